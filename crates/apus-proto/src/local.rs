@@ -242,6 +242,8 @@ pub(crate) struct LocalPeer {
     pub(crate) last_rx: Time,
     /// Number of probes since `last_rx`.
     pub(crate) probes: u32,
+    /// Whether the driver is to say if its process runs.
+    pub(crate) doubted: bool,
     /// Bytes of messages that the path holds for this peer.
     load: u64,
     /// Bytes of memory that the path has created for messages to this peer, as far as they are charged.
@@ -326,6 +328,8 @@ pub(crate) struct LocalCalls {
     pub(crate) expired: Vec<RpcKey>,
     /// Time of the next check for silent peers, while there are calls.
     pub(crate) next_check: Option<Time>,
+    /// Paths to doubted peers, for the driver.
+    pub(crate) doubted: Vec<PathId>,
 }
 
 impl LocalCalls {
@@ -340,6 +344,7 @@ impl LocalCalls {
             wheel: Wheel::new(),
             expired: Vec::new(),
             next_check: None,
+            doubted: Vec::new(),
         }
     }
 
@@ -362,6 +367,7 @@ impl LocalCalls {
             calls,
             last_rx,
             probes,
+            doubted: false,
             load,
             memory,
             held,

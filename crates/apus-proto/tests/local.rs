@@ -35,6 +35,9 @@ struct Host {
     service: SocketKey,
     /// Whether the server's process has stopped, so that no message is delivered to it.
     stopped: bool,
+    /// The verdict about doubted peers, and their number.
+    runs: bool,
+    doubts: u32,
     /// Trace context of the calls that begin.
     trace: Option<TraceContext>,
 }
@@ -53,7 +56,7 @@ impl Host {
         (0..2).for_each(|node| nodes[node].add_local(now, path(node)));
         let service = nodes[SERVER].open(Some(PORT)).unwrap();
         let socket = nodes[CLIENT].open(None).unwrap();
-        Self { now, nodes, socket, service, stopped: false, trace: None }
+        Self { now, nodes, socket, service, stopped: false, runs: false, doubts: 0, trace: None }
     }
 
     fn call(&mut self, length: usize) -> Result<RpcKey, CallError> {
@@ -100,6 +103,10 @@ impl Host {
             for node in &mut self.nodes {
                 if node.poll_timeout().is_some_and(|due| due <= self.now) {
                     node.handle_timeout(self.now);
+                }
+                while let Some(path) = node.poll_doubted() {
+                    self.doubts += 1;
+                    node.judge_local(self.now, path, self.runs);
                 }
             }
             self.settle();
@@ -436,6 +443,24 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     };
     assert_eq!(waited_for, Awaited::Response);
     assert!(silent_for >= millis(1_000) && probes_unanswered >= 2);
+}
+
+//= docs/protocol.md#local-6
+#[test]
+fn a_peer_whose_process_runs_is_not_lost_by_silence() {
+    let mut host = Host::new(|_| {});
+    let call = host.call(1).unwrap();
+    let request = host.request();
+    (host.stopped, host.runs) = (true, true);
+    host.pass(millis(10_000));
+    assert_eq!(host.nodes[CLIENT].poll_event(), None);
+    assert!((5..20).contains(&host.doubts), "{} doubts", host.doubts);
+    host.stopped = false;
+    host.reply(request, 1).unwrap();
+    host.settle();
+    let event = host.nodes[CLIENT].poll_event();
+    assert!(matches!(event, Some(Event::Response { rpc, .. }) if rpc == call), "{event:?}");
+    host.assert_clean();
 }
 
 //= docs/protocol.md#local-6

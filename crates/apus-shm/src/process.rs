@@ -87,6 +87,16 @@ impl PeerProcess {
         poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
     }
 
+    /// Returns whether the process is there and not stopped by a signal or a debugger. `false` if that cannot be known: on kernels
+    /// before 6.5. A process without a PID in the pid namespace of this one counts as not stopped.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let stat = || fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let is_stopped = self.pid > 0 && matches!(state(&stat()), Some(b'T' | b't'));
+        // The PID refers to this process until it has ended, so the end is checked after the state was read.
+        self.pidfd.is_some() && !is_stopped && !self.has_ended()
+    }
+
     /// Returns [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one, if such processes
     /// may write each other's memory anyway: both can be dumped, and Yama does not forbid it (`kernel.yama.ptrace_scope` is 0, or
     /// there is no Yama). Returns [`Trust::Copy`] for all other processes, and if any of this is unknown.
@@ -112,6 +122,12 @@ impl PeerProcess {
             Trust::Copy
         }
     }
+}
+
+/// Returns the state letter in `/proc/PID/stat`. It follows the name, which may contain any byte.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end + 2).copied()
 }
 
 /// Returns whether processes of one user may write each other's memory here. The peer's links in `/proc` are readable only if it
@@ -155,6 +171,15 @@ mod tests {
         let expected = if in_place { Trust::InPlace } else { Trust::Copy };
         assert_eq!(peer.trust(), expected);
         assert_eq!(PeerProcess { uid: peer.uid + 1, ..peer }.trust(), Trust::Copy);
+    }
+
+    #[test]
+    fn a_stopped_process_does_not_run() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = PeerProcess::of(a.as_fd()).unwrap();
+        assert_eq!(peer.runs(), peer.pidfd.is_some());
+        assert_eq!(state(b"7 (a) R b)) T 1 7"), Some(b'T'));
+        assert_eq!((state(b""), state(b"7 (a)")), (None, None));
     }
 
     #[test]

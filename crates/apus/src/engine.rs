@@ -320,6 +320,7 @@ impl Engine {
                 self.run_handlers(now); // Handshakes may have signs of peers for which timers wait.
             }
             self.endpoint.handle_timeout(now);
+            self.judge_silent(now);
             self.paths.examinations.extend(self.link.wanted_examination());
         }
         if received > 0 || due || self.holds_back() || self.link_is_due() || self.is_sending_near()
@@ -328,6 +329,14 @@ impl Engine {
         }
         self.end_turn(now, received);
         received
+    }
+
+    /// Looks whether the processes of silent neighbours run.
+    fn judge_silent(&mut self, now: Time) {
+        while let Some(path) = self.endpoint.poll_doubted() {
+            let runs = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.runs(path));
+            self.endpoint.judge_local(now, path, runs);
+        }
     }
 
     /// Delivers messages, and does work that has come up in a turn.

@@ -11,6 +11,7 @@
 
 mod meeting;
 mod shares;
+mod silence;
 
 pub(crate) mod meetings;
 pub(crate) mod neighbour_key;

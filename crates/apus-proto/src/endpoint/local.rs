@@ -637,48 +637,63 @@ impl Endpoint {
         }
     }
 
-    /// Probes silent peers that calls wait for, and ends the calls to those that stay silent.
+    /// Probes silent peers that calls wait for, and doubts those that stay silent.
     fn check_local_peers(&mut self, now: Time) {
         //= docs/protocol.md#local-6
         let timeout = self.parts.config.peer_timeout;
-        let mut lost = Vec::new();
-        let (mut any, mut probes) = (false, Vec::new());
+        let (mut any, mut probes, mut doubted) = (false, Vec::new(), Vec::new());
         for peer in self.local.peers().filter(|peer| peer.calls > 0) {
             any = true;
             let silent = now.saturating_since(peer.last_rx);
             // Time alone is no proof: this process may not have run, with the answers waiting.
             if silent >= timeout && peer.probes >= PROBES_MIN {
-                lost.push((peer.path, silent, peer.probes));
+                if !mem::replace(&mut peer.doubted, true) {
+                    doubted.push(peer.path);
+                }
             } else if silent >= timeout / 4 {
                 peer.probes = peer.probes.saturating_add(1);
                 probes.push(OutboundMessage::Control(peer.path, MessageKind::Probe, 0));
             }
         }
         self.local.outbound.extend(probes);
-        for (path, silent_for, probes_unanswered) in lost {
-            let waited_for = Awaited::Response;
-            let of_peer =
-                |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
-            for key in self.local.find(of_peer) {
-                //= docs/protocol.md#local-5
-                if let Some(call) = self.local.get(key) {
-                    self.local.outbound.push_back(OutboundMessage::Control(
-                        path,
-                        MessageKind::Abort,
-                        call.id,
-                    ));
-                }
-                if let Some(story) = self.local_story(now, key) {
-                    let error = CallFailed::PeerTimeout {
-                        waited_for,
-                        silent_for,
-                        probes_unanswered,
-                        story,
-                    };
-                    self.fail_local(key, error);
-                }
+        self.local.doubted.extend(doubted);
+        self.local.next_check = any.then(|| now + timeout / 4);
+    }
+
+    /// Returns a path within the host whose peer has been silent for `peer_timeout` while calls wait for it, and has answered no probe.
+    /// The driver looks whether the process of the peer runs, and then calls [`judge_local`](Self::judge_local).
+    pub fn poll_doubted(&mut self) -> Option<PathId> {
+        self.local.doubted.pop()
+    }
+
+    /// Ends the calls to the doubted peer at `path`, unless its process `runs`: a process that gets no processor time is silent, too.
+    /// Its calls go on then, and it is doubted again after as many probes.
+    pub fn judge_local(&mut self, now: Time, path: PathId, runs: bool) {
+        //= docs/protocol.md#local-6
+        let Some(peer) = self.local.peer_mut(path).filter(|peer| peer.doubted) else { return };
+        peer.doubted = false;
+        let (silent_for, probes_unanswered) = (now.saturating_since(peer.last_rx), peer.probes);
+        if silent_for < self.parts.config.peer_timeout {
+            return; // It has answered meanwhile.
+        }
+        if runs {
+            peer.probes = 0;
+            return;
+        }
+        let of_peer =
+            |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
+        for key in self.local.find(of_peer) {
+            //= docs/protocol.md#local-5
+            if let Some(call) = self.local.get(key) {
+                let abort = OutboundMessage::Control(path, MessageKind::Abort, call.id);
+                self.local.outbound.push_back(abort);
+            }
+            if let Some(story) = self.local_story(now, key) {
+                let waited_for = Awaited::Response;
+                let error =
+                    CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, story };
+                self.fail_local(key, error);
             }
         }
-        self.local.next_check = any.then(|| now + timeout / 4);
     }
 }

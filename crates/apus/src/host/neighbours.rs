@@ -78,7 +78,7 @@ pub(crate) struct Neighbours {
     /// Whether the active pairs are asleep as well.
     asleep: bool,
     /// Time of the next search for unused pairs that keep memory.
-    shrink_at: Option<Time>,
+    pub(super) shrink_at: Option<Time>,
     /// Calls that moved to UDP, because a neighbour ended before it had their requests.
     pub(crate) moved: Vec<Moved>,
     pub(crate) counters: MemoryCounters,
@@ -209,7 +209,7 @@ impl Neighbours {
     }
 
     #[inline]
-    fn paired_mut(&mut self, key: NeighbourKey) -> Option<&mut Paired> {
+    pub(super) fn paired_mut(&mut self, key: NeighbourKey) -> Option<&mut Paired> {
         match self.all.get_mut(key)? {
             Neighbour::Paired(paired) => Some(paired),
             Neighbour::Meeting(_) | Neighbour::Attaching(_) => None,
@@ -321,33 +321,6 @@ impl Neighbours {
             self.shrink_at.get_or_insert(now + KEPT_FOR);
         }
         received
-    }
-
-    /// Gives up the memory of pairs that have not been used for long, and pairs whose neighbours do not read for the time after which
-    /// a peer counts as gone.
-    #[cold]
-    fn shrink(&mut self, now: Time, endpoint: &mut Endpoint) {
-        let timeout = endpoint.peer_timeout();
-        self.shrink_at = None;
-        for key in self.all.keys().collect::<Vec<_>>() {
-            let Some(paired) = self.paired_mut(key) else { continue };
-            let stopped = paired.reads_nothing(now, timeout);
-            let takes_memory = paired.pair.has_spare_memory() || paired.pair.load() > 0;
-            if stopped && takes_memory && !matches!(paired.role, Role::Engine) {
-                self.end(key, &READS_NOTHING);
-                continue;
-            }
-            let is_unread = paired.stopped.is_some();
-            let mut due = paired.used + KEPT_FOR;
-            if due <= now {
-                paired.pair.shrink();
-                paired.charge_memory(key, endpoint);
-                due = now + KEPT_FOR; // It keeps the memory that the peer still reads.
-            }
-            if paired.pair.has_spare_memory() || is_unread {
-                self.shrink_at = Some(self.shrink_at.map_or(due, |at| at.min(due)));
-            }
-        }
     }
 
     /// Receives up to `frames` frames of a neighbour. Messages of a node go to `mail` at once, unless the engine serves other
@@ -837,9 +810,6 @@ const COPIED: usize = 256 << 10;
 /// A neighbour that sends requests but never reads the responses.
 const TOO_MUCH: PairError = PairError::Unexpected("more than it reads");
 
-/// A neighbour that is stopped, or makes this node keep memory that it never uses.
-const READS_NOTHING: PairError = PairError::Unexpected("no sign that it reads");
-
 /// Upper bound on descriptors handled in one check of the watch.
 const READY: usize = 16;
 
@@ -850,7 +820,7 @@ const ACTIVE_MAX: usize = 16;
 const ACTIVE_FOR: Duration = Duration::from_millis(2);
 
 /// Time that a pair keeps memory for long messages after its last message.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Interval at which a polling thread checks sleeping neighbours. Each check is one system call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
