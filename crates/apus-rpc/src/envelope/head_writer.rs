@@ -1,0 +1,44 @@
+//! Writes the fields of a head.
+
+use crate::envelope::FIRST_BYTE;
+
+/// A head that grows.
+pub(crate) struct HeadWriter {
+    bytes: Vec<u8>,
+}
+
+impl HeadWriter {
+    /// With the mark and version, and room for a head and body of this length.
+    pub(crate) fn begin(capacity: usize) -> Self {
+        let mut bytes = Vec::with_capacity(capacity);
+        bytes.push(FIRST_BYTE);
+        Self { bytes }
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+    }
+
+    //= docs/rpc-wire.md#E2
+    pub(crate) fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push((value & 0x7F) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    /// A length and that many bytes.
+    pub(crate) fn counted(&mut self, bytes: &[u8]) {
+        self.varint(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}

@@ -1,0 +1,146 @@
+//! Heads of requests.
+
+use bytes::Bytes;
+
+use crate::envelope::error::EnvelopeError;
+use crate::envelope::head_reader::HeadReader;
+use crate::envelope::head_writer::HeadWriter;
+use crate::envelope::limits::EnvelopeLimits;
+use crate::envelope::pairs;
+use crate::envelope::path::MethodPath;
+use crate::metadata::Metadata;
+
+/// The head of a request: its kind, and the fields of the kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestHead {
+    /// Begins a call.
+    Open(Opening),
+    /// More of the body of a stream.
+    Push {
+        /// The call.
+        id: u64,
+        /// The body ends with this message.
+        ends: bool,
+        /// Place in the body, which counts from 1.
+        seq: u64,
+    },
+    /// Asks for more of the response's body.
+    Pull {
+        /// The call.
+        id: u64,
+        /// Place in the response, which counts from 1.
+        seq: u64,
+    },
+    /// Stands for the call while its response goes on.
+    Hold {
+        /// The call.
+        id: u64,
+    },
+}
+
+/// The head of an OPEN.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opening {
+    /// The call.
+    pub id: u64,
+    /// The body ends with this message.
+    pub ends: bool,
+    /// The method.
+    pub path: MethodPath,
+    /// The metadata of the request.
+    pub metadata: Metadata,
+}
+
+const OPEN: u8 = 1;
+const PUSH: u8 = 2;
+const PULL: u8 = 3;
+const HOLD: u8 = 4;
+
+/// Flag of OPEN and PUSH.
+const END: u8 = 1;
+
+/// Bytes before the fields of a kind.
+const FIXED: usize = 11;
+
+impl RequestHead {
+    /// Splits a message into its head and its chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`EnvelopeError`]: the bytes break a rule of the format or a limit.
+    //= docs/rpc-wire.md#E3
+    pub fn decode(
+        message: &Bytes,
+        limits: &EnvelopeLimits,
+    ) -> Result<(Self, Bytes), EnvelopeError> {
+        let mut reader = HeadReader::begin(message, limits.head)?;
+        let kind = reader.byte()?;
+        if !(OPEN..=HOLD).contains(&kind) {
+            return Err(EnvelopeError::UnknownKind { kind });
+        }
+        //= docs/rpc-wire.md#E4
+        let ends = reader.byte()? & END != 0;
+        let id = reader.u64()?;
+        let head = match kind {
+            OPEN => {
+                let path = MethodPath::new(reader.bytes()?)?;
+                let metadata = pairs::read(&mut reader, limits.pairs)?;
+                Self::Open(Opening { id, ends, path, metadata })
+            }
+            PUSH => Self::Push { id, ends, seq: reader.varint()? },
+            PULL => Self::Pull { id, seq: reader.varint()? },
+            _ => Self::Hold { id },
+        };
+        Ok((head, reader.chunks()))
+    }
+
+    /// The head as bytes, with room for `body` bytes behind it.
+    #[must_use]
+    pub fn encode(&self, body: usize) -> Vec<u8> {
+        let (kind, ends, id) = match self {
+            Self::Open(opening) => return opening.encode(body),
+            Self::Push { id, ends, .. } => (PUSH, *ends, *id),
+            Self::Pull { id, .. } => (PULL, false, *id),
+            Self::Hold { id } => (HOLD, false, *id),
+        };
+        let mut writer = begin(kind, ends, id, FIXED + 10 + body);
+        if let Self::Push { seq, .. } | Self::Pull { seq, .. } = self {
+            writer.varint(*seq);
+        }
+        writer.finish()
+    }
+}
+
+impl Opening {
+    /// The head as bytes, with room for `body` bytes behind it.
+    #[must_use]
+    pub fn encode(&self, body: usize) -> Vec<u8> {
+        encode_open(self.id, self.ends, &self.path, &self.metadata, body)
+    }
+}
+
+/// The head of an OPEN, from borrowed parts.
+pub(crate) fn encode_open(
+    id: u64,
+    ends: bool,
+    path: &MethodPath,
+    metadata: &Metadata,
+    body: usize,
+) -> Vec<u8> {
+    let path = path.as_str().as_bytes();
+    let room = FIXED + 3 + path.len() + pairs::room(metadata) + body;
+    let mut writer = begin(OPEN, ends, id, room);
+    writer.counted(path);
+    pairs::write(&mut writer, metadata);
+    writer.finish()
+}
+
+fn begin(kind: u8, ends: bool, id: u64, room: usize) -> HeadWriter {
+    let mut writer = HeadWriter::begin(room);
+    writer.byte(kind);
+    //= docs/rpc-wire.md#E4
+    writer.byte(if ends { END } else { 0 });
+    writer.u64(id);
+    writer
+}
