@@ -27,6 +27,7 @@ pub use error::EnvelopeError;
 pub use limits::EnvelopeLimits;
 pub use path::MethodPath;
 pub use refusals::Refusals;
+pub(crate) use request::encode_open;
 pub use request::{Opening, RequestHead};
 pub use response::ResponseHead;
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::mem;
 
 use apus::CallError;
 use bytes::Bytes;
@@ -127,6 +128,10 @@ impl Status {
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         self.rest.as_ref().map_or(&NO_METADATA, |rest| &rest.metadata)
+    }
+
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        self.rest.as_mut().map(|rest| mem::take(&mut rest.metadata)).unwrap_or_default()
     }
 
     pub(crate) fn metadata_mut(&mut self) -> &mut Metadata {

@@ -1,5 +1,7 @@
 //! Limits of a receiver.
 
+use crate::envelope::error::EnvelopeError;
+
 /// Limits on the envelopes and bodies that a channel or server accepts. Setters return the limits, so that they can be chained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EnvelopeLimits {
@@ -38,6 +40,15 @@ impl EnvelopeLimits {
     pub const fn frame_max(mut self, bytes: usize) -> Self {
         self.frame = bytes;
         self
+    }
+
+    /// Refuses a message of a method that is longer than the limit.
+    //= docs/rpc-wire.md#E17
+    pub(crate) fn check_frame(&self, length: usize) -> Result<(), EnvelopeError> {
+        if length > self.frame {
+            return Err(EnvelopeError::FrameTooLong { length, limit: self.frame });
+        }
+        Ok(())
     }
 }
 

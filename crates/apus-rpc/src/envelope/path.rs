@@ -59,6 +59,11 @@ impl MethodPath {
         self.parts().1
     }
 
+    /// Stands for the path of a call that is refused.
+    pub(crate) fn unknown() -> Self {
+        Self { bytes: Bytes::from_static(b"/unknown/unknown") }
+    }
+
     fn parts(&self) -> (&str, &str) {
         self.as_str()[1..].rsplit_once('/').expect("a path has two slashes")
     }

@@ -1,0 +1,64 @@
+//! A channel.
+
+use std::fmt;
+use std::sync::Arc;
+
+use apus::{Address, Bytes};
+
+use crate::client::calls::Calls;
+use crate::client::unary::UnaryCall;
+use crate::envelope::{MethodPath, Refusals};
+
+/// Calls the methods of a service. Clones are the same channel; any number of threads and tasks may use it at once.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use apus_rpc::Channel;
+///
+/// let channel = Channel::connect("calc.example:4000").await?;
+/// let response = channel
+///     .unary("/shop.Calc/Add", "1 2")
+///     .metadata("x-tenant-id", "7")
+///     .deadline(Duration::from_millis(20))
+///     .await?;
+/// assert_eq!(response.body(), "3");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Channel {
+    calls: Arc<Calls>,
+}
+
+impl Channel {
+    pub(crate) fn new(calls: Calls) -> Self {
+        Self { calls: Arc::new(calls) }
+    }
+
+    /// A call of a method with one request and one response. The path is `/SERVICE/METHOD`. The result is awaited, or a thread
+    /// [waits](UnaryCall::wait) for it.
+    pub fn unary(&self, path: impl Into<Bytes>, body: impl Into<Bytes>) -> UnaryCall {
+        UnaryCall::new(Arc::clone(&self.calls), MethodPath::new(path), body.into())
+    }
+
+    /// The address that is called.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.calls.to
+    }
+
+    /// Responses whose bytes were refused, by reason.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.calls.refusals
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("address", &format_args!("{}", self.calls.to))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,50 @@
+//! Responses.
+
+use apus::Bytes;
+
+use crate::metadata::Metadata;
+
+/// The response of a call: a message with the metadata before it and the trailers after it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Response<T = Bytes> {
+    body: T,
+    metadata: Metadata,
+    trailers: Metadata,
+}
+
+impl<T> Response<T> {
+    pub(crate) fn new(body: T, metadata: Metadata, trailers: Metadata) -> Self {
+        Self { body, metadata, trailers }
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn body(&self) -> &T {
+        &self.body
+    }
+
+    /// The message, without metadata.
+    #[must_use]
+    pub fn into_body(self) -> T {
+        self.body
+    }
+
+    /// The metadata before the message.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The metadata after the message.
+    #[must_use]
+    pub fn trailers(&self) -> &Metadata {
+        &self.trailers
+    }
+
+    /// The response with another message.
+    #[must_use]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Response<U> {
+        let Self { body, metadata, trailers } = self;
+        Response { body: change(body), metadata, trailers }
+    }
+}

@@ -1,0 +1,31 @@
+//! Servers: requests in, responses out.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `builder.rs` | methods and limits |
+//! | `serving.rs` | the port: threads and tasks that receive |
+//! | `intake.rs` | from a message to the handler of its method |
+//! | `method.rs` | the kinds of methods |
+//! | `handling.rs` | a request in the hands of its handler |
+//! | `answer.rs` | responses |
+//! | `admission.rs`, `in_service.rs` | limits on requests in service; the handlers that go on |
+//! | `draining.rs` | the orderly end |
+//! | `workers.rs` | threads for handlers that wait |
+//! | `counters.rs` | counters |
+
+mod admission;
+mod answer;
+mod builder;
+mod counters;
+mod draining;
+mod handling;
+mod in_service;
+mod intake;
+mod method;
+mod serving;
+mod workers;
+
+pub use builder::{Server, ServerBuilder};
+pub use counters::ServerCounters;
+pub use intake::IncomingCall;
+pub use serving::{Drained, ServeError, Serving};

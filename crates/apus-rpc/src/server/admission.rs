@@ -1,0 +1,137 @@
+//! Limits on the requests that are in service at a time.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::code::Code;
+use crate::status::Status;
+
+/// Counts the requests in service, of all peers and of each.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    in_service: AtomicUsize,
+    limit: usize,
+    per_peer: Option<PerPeer>,
+    /// Set by the end of a server, which waits until no request is in service.
+    is_ending: AtomicBool,
+    last: Mutex<Option<Waker>>,
+}
+
+#[derive(Debug)]
+struct PerPeer {
+    limit: usize,
+    /// Peers with a request in service; never more than there are such requests.
+    in_service: Mutex<HashMap<SocketAddr, usize>>,
+}
+
+impl PerPeer {
+    fn in_service(&self) -> MutexGuard<'_, HashMap<SocketAddr, usize>> {
+        self.in_service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a request in service, which it gives back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    admission: Arc<Admission>,
+    peer: Option<SocketAddr>,
+}
+
+impl Admission {
+    pub(crate) fn new(limit: usize, per_peer: Option<usize>) -> Self {
+        let per_peer = per_peer.map(|limit| PerPeer { limit, in_service: Mutex::default() });
+        let (in_service, is_ending) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { in_service, limit, per_peer, is_ending, last: Mutex::new(None) }
+    }
+
+    /// Waits until no request is in service. One task may wait at a time.
+    pub(crate) fn idle(&self) -> impl Future<Output = ()> {
+        self.is_ending.store(true, Ordering::SeqCst);
+        poll_fn(|task| {
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.waker().clone());
+            if self.in_service() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+
+    /// Number of requests in service.
+    pub(crate) fn in_service(&self) -> usize {
+        self.in_service.load(Ordering::SeqCst)
+    }
+
+    /// Takes a place for a request of this peer, unless a limit is reached.
+    pub(crate) fn admit(self: &Arc<Self>, peer: SocketAddr) -> Result<Permit, Status> {
+        if self.in_service.fetch_add(1, Ordering::SeqCst) >= self.limit {
+            self.in_service.fetch_sub(1, Ordering::SeqCst);
+            let text = format!("{} requests are in service: the limit (concurrency)", self.limit);
+            return Err(Status::new(Code::ResourceExhausted, text).not_executed());
+        }
+        let mut permit = Permit { admission: Arc::clone(self), peer: None };
+        let Some(per_peer) = &self.per_peer else { return Ok(permit) };
+        let mut peers = per_peer.in_service();
+        let count = peers.entry(peer).or_default();
+        if *count >= per_peer.limit {
+            let limit = per_peer.limit;
+            if *count == 0 {
+                peers.remove(&peer);
+            }
+            let text =
+                format!("{limit} requests of this peer are in service: the limit (per_peer)");
+            return Err(Status::new(Code::ResourceExhausted, text).not_executed());
+        }
+        *count += 1;
+        permit.peer = Some(peer);
+        Ok(permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let (Some(peer), Some(per_peer)) = (self.peer, &self.admission.per_peer) {
+            let mut peers = per_peer.in_service();
+            if let Some(count) = peers.get_mut(&peer) {
+                *count -= 1;
+                if *count == 0 {
+                    peers.remove(&peer);
+                }
+            }
+        }
+        let admission = &*self.admission;
+        let was_last = admission.in_service.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && admission.is_ending.load(Ordering::SeqCst) {
+            let waker = admission.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, number], 20146))
+    }
+
+    #[test]
+    fn a_peer_has_its_share_and_all_have_a_limit() {
+        let admission = Arc::new(Admission::new(3, Some(2)));
+        let first = admission.admit(peer(1)).expect("room for all");
+        let _second = admission.admit(peer(1)).expect("room for all");
+        let status = admission.admit(peer(1)).expect_err("the peer has two");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(!status.may_have_executed() && status.message().contains("per_peer"), "{status}");
+        let third = admission.admit(peer(2)).expect("room for another peer");
+        let status = admission.admit(peer(3)).expect_err("three are in service");
+        assert!(status.message().contains("concurrency"), "{status}");
+        drop(first);
+        admission.admit(peer(1)).expect("room again");
+        drop(third);
+        assert_eq!(admission.in_service(), 1);
+        let peers = admission.per_peer.as_ref().expect("a limit").in_service();
+        assert_eq!(peers.len(), 1, "a peer without a request has no entry");
+    }
+}

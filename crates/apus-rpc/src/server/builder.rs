@@ -1,0 +1,176 @@
+//! What a server serves, and how.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use apus::{Bytes, Node};
+
+use crate::context::Context;
+use crate::envelope::{EnvelopeLimits, MethodPath};
+use crate::server::admission::Admission;
+use crate::server::in_service::InService;
+use crate::server::intake::{IncomingCall, Intake, Interceptor};
+use crate::server::method::{Method, Unary};
+use crate::server::serving::{ServeError, Serving};
+use crate::server::workers::Workers;
+use crate::spawning::Spawn;
+use crate::status::Status;
+
+/// The methods of a port. [`Server::builder`] begins one.
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// A server on this node, without methods.
+    #[must_use]
+    pub fn builder(node: &Node) -> ServerBuilder<'_> {
+        ServerBuilder {
+            node,
+            methods: HashMap::new(),
+            interceptors: Vec::new(),
+            concurrency: usize::MAX,
+            per_peer: None,
+            limits: EnvelopeLimits::new(),
+            spawner: None,
+            threads: 1,
+            fault: None,
+        }
+    }
+}
+
+/// The methods of a server and its limits. From [`Server::builder`].
+#[must_use = "a server serves after `serve`"]
+pub struct ServerBuilder<'n> {
+    node: &'n Node,
+    methods: HashMap<String, Box<dyn Method>>,
+    interceptors: Vec<Interceptor>,
+    concurrency: usize,
+    per_peer: Option<usize>,
+    limits: EnvelopeLimits,
+    spawner: Option<Arc<dyn Spawn>>,
+    threads: usize,
+    fault: Option<ServeError>,
+}
+
+impl ServerBuilder<'_> {
+    /// Serves a method: one request, one response. The path is `/SERVICE/METHOD`.
+    ///
+    /// The handler's future is polled once by the thread that has received the request, if the body has at most 16 KiB. If it has to
+    /// wait, it goes on in a [task](Self::spawner). A future may thus be polled by two threads, one after the other, and with
+    /// another waker.
+    ///
+    /// * An error is the status of the call.
+    /// * A panic is [`Code::Internal`](crate::Code::Internal), and the server goes on. State that handlers share must tolerate this.
+    /// * The future is dropped when the client gives the request up, at the deadline of the call, and at the end of
+    ///   [`Serving::drain`].
+    pub fn route<F, B>(
+        mut self,
+        path: &str,
+        handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<B, Status>> + Send + 'static,
+        B: Into<Bytes> + 'static,
+    {
+        if MethodPath::new(path.to_owned()).is_err() {
+            self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
+        }
+        let method = Box::new(Unary { handler });
+        if self.methods.insert(path.to_owned(), method).is_some() {
+            self.fault.get_or_insert_with(|| ServeError::Twice(path.to_owned()));
+        }
+        self
+    }
+
+    /// Sees each request before its handler, in the order of these calls. An error refuses the request: its client gets the status,
+    /// and knows that the request was not executed.
+    ///
+    /// ```
+    /// use apus_rpc::{Code, IncomingCall, Status};
+    ///
+    /// fn admit(call: &mut IncomingCall<'_>) -> Result<(), Status> {
+    ///     match call.metadata().get("authorization") {
+    ///         Some("Bearer secret") => Ok(()),
+    ///         _ => Err(Status::new(Code::Unauthenticated, "no token")),
+    ///     }
+    /// }
+    /// # fn example(node: &apus_rpc::Node) {
+    /// # let _ =
+    /// apus_rpc::Server::builder(node).interceptor(admit)
+    /// # ;
+    /// # }
+    /// ```
+    pub fn interceptor(
+        mut self,
+        interceptor: impl Fn(&mut IncomingCall<'_>) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Self {
+        self.interceptors.push(Box::new(interceptor));
+        self
+    }
+
+    /// Most requests in service at a time. Further ones are refused with
+    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) before their envelope is read, and clients know that they were
+    /// not executed. Default: as many as the budgets of the node have room for.
+    pub fn concurrency(mut self, requests: usize) -> Self {
+        self.concurrency = requests;
+        self
+    }
+
+    /// Most requests in service at a time from one node, as [`concurrency`](Self::concurrency). Default: no limit.
+    pub fn per_peer(mut self, requests: usize) -> Self {
+        self.per_peer = Some(requests);
+        self
+    }
+
+    /// Limits on the messages of clients, and on the heads of responses.
+    pub fn limits(mut self, limits: EnvelopeLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Runs handlers that have to wait, and those with long requests. Default: threads of the server, at most as many as the process
+    /// has processors, started when needed.
+    pub fn spawner(mut self, spawner: impl Spawn) -> Self {
+        self.spawner = Some(Arc::new(spawner));
+        self
+    }
+
+    /// Number of threads that serve in [`Serving::wait`]. Default 1.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Opens the port, 1 to 32767. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
+    /// end when `shutdown` is ready. [`std::future::pending()`] never is.
+    pub fn serve(self, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) -> Serving {
+        let service = match self.fault {
+            Some(fault) => Err(fault),
+            None => self.node.bind(port).map_err(ServeError::Open),
+        };
+        let workers = || {
+            let processors = thread::available_parallelism().map_or(1, usize::from);
+            Arc::new(Workers::new(processors)) as Arc<dyn Spawn>
+        };
+        let intake = Intake {
+            methods: self.methods,
+            interceptors: self.interceptors,
+            admission: Arc::new(Admission::new(self.concurrency, self.per_peer)),
+            in_service: Arc::new(InService::new(self.limits)),
+            spawner: self.spawner.unwrap_or_else(workers),
+            draining: AtomicBool::new(false),
+        };
+        Serving::new(service, intake, self.threads, shutdown)
+    }
+}
+
+impl std::fmt::Debug for ServerBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut methods: Vec<_> = self.methods.keys().collect();
+        methods.sort_unstable();
+        f.debug_struct("ServerBuilder").field("methods", &methods).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,125 @@
+//! A request in the hands of its handler.
+
+use std::future::Future;
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{self, Poll};
+
+use apus::Bytes;
+use pin_project_lite::pin_project;
+
+use crate::cancellation::WaitCancelled;
+use crate::code::Code;
+use crate::context::Context;
+use crate::server::admission::Permit;
+use crate::server::answer;
+use crate::server::counters::count;
+use crate::server::in_service::{Entry, InService};
+use crate::status::Status;
+
+/// A request that a handler was chosen for. It is answered when it is dropped, if not before.
+pub(crate) struct Accepted {
+    context: Context,
+    in_service: Arc<InService>,
+    /// From the moment at which the handler has to wait.
+    entry: Option<Entry>,
+    _permit: Permit,
+}
+
+impl Accepted {
+    pub(crate) fn new(context: Context, in_service: &Arc<InService>, permit: Permit) -> Self {
+        count(&in_service.counters.begun);
+        Self { context, in_service: Arc::clone(in_service), entry: None, _permit: permit }
+    }
+
+    /// The handler has to wait.
+    fn note_waiting(&mut self) {
+        let enter = || self.in_service.enter(self.context.clone());
+        self.entry.get_or_insert_with(enter);
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Answers with the result of the handler.
+    fn answer(&mut self, result: Result<Bytes, Status>) {
+        let Some((request, metadata, trailers)) = self.context.take_request() else { return };
+        let failed = match result {
+            Ok(body) => answer::succeed(request, metadata, trailers, body, &self.in_service.limits)
+                .is_some(),
+            Err(status) => {
+                answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+                true
+            }
+        };
+        count(if failed {
+            &self.in_service.counters.failed
+        } else {
+            &self.in_service.counters.succeeded
+        });
+    }
+
+    /// Answers in place of a handler that has panicked.
+    #[cold]
+    pub(crate) fn panicked(&mut self) {
+        count(&self.in_service.counters.panics);
+        self.answer(Err(Status::new(Code::Internal, "the handler panicked")));
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        let Some((request, ..)) = self.context.take_request() else { return };
+        count(&self.in_service.counters.given_up);
+        self.context.cancel();
+        let status = Status::new(Code::Cancelled, "the handler was dropped before its end");
+        let (metadata, trailers) = Default::default();
+        answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+    }
+}
+
+pin_project! {
+    /// The future of a handler, polled in its context. It ends early when the request is given up.
+    pub(crate) struct Handling<F> {
+        // Fields are dropped in this order: the handler ends before its request is answered for it.
+        #[pin]
+        future: F,
+        cancelled: Option<WaitCancelled<Context>>,
+        accepted: Accepted,
+    }
+}
+
+impl<F> Handling<F> {
+    pub(crate) fn new(accepted: Accepted, future: F) -> Self {
+        Self { future, cancelled: None, accepted }
+    }
+}
+
+impl<F, B> Future for Handling<F>
+where
+    F: Future<Output = Result<B, Status>>,
+    B: Into<Bytes>,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let (future, accepted) = (this.future, this.accepted);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            accepted.context.enter(|| future.poll(task).map(|result| result.map(Into::into)))
+        }));
+        match polled {
+            Ok(Poll::Ready(result)) => accepted.answer(result),
+            Err(_) => accepted.panicked(),
+            Ok(Poll::Pending) => {
+                accepted.note_waiting();
+                let wait = || WaitCancelled::new(accepted.context.clone());
+                let cancelled = this.cancelled.get_or_insert_with(wait);
+                return Pin::new(cancelled).poll(task);
+            }
+        }
+        Poll::Ready(())
+    }
+}

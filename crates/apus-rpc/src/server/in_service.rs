@@ -1,0 +1,68 @@
+//! The handlers that go on, so that the end of a server can wait for them and drop them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::context::Context;
+use crate::envelope::EnvelopeLimits;
+use crate::server::counters::ServerCounters;
+
+/// The contexts of handlers that have to wait, and what all handlers share.
+pub(crate) struct InService {
+    pub(crate) counters: Arc<ServerCounters>,
+    pub(crate) limits: EnvelopeLimits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    contexts: BTreeMap<u64, Context>,
+    is_over: bool,
+}
+
+impl InService {
+    pub(crate) fn new(limits: EnvelopeLimits) -> Self {
+        Self { counters: Arc::default(), limits, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a handler until the entry is dropped. Its request is given up at once if the server is over.
+    pub(crate) fn enter(self: &Arc<Self>, context: Context) -> Entry {
+        let mut state = self.state();
+        if state.is_over {
+            context.cancel();
+        }
+        let number = state.next;
+        state.next += 1;
+        state.contexts.insert(number, context);
+        Entry { in_service: Arc::clone(self), number }
+    }
+
+    /// Gives all requests up, also those whose handlers wait later. Returns their number.
+    pub(crate) fn cancel(&self) -> usize {
+        let contexts: Vec<Context> = {
+            let mut state = self.state();
+            state.is_over = true;
+            state.contexts.values().cloned().collect()
+        };
+        contexts.iter().for_each(Context::cancel);
+        contexts.len()
+    }
+}
+
+/// The entry of a handler.
+pub(crate) struct Entry {
+    in_service: Arc<InService>,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let context = self.in_service.state().contexts.remove(&self.number);
+        drop(context);
+    }
+}

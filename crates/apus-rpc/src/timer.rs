@@ -1,0 +1,152 @@
+//! Times that tasks wait for, on one thread of the process. It is started with the first wait.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use std::{process, thread};
+
+/// The thread's times. A forked child of the process starts a thread of its own.
+struct Timer {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// The process whose thread runs; 0 for none.
+    process: u32,
+    next: u64,
+    times: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// The waits that have neither ended nor been dropped.
+    waiting: BTreeMap<u64, Waker>,
+}
+
+static TIMER: Timer = Timer {
+    state: Mutex::new(State {
+        process: 0,
+        next: 0,
+        times: BinaryHeap::new(),
+        waiting: BTreeMap::new(),
+    }),
+    changed: Condvar::new(),
+};
+
+impl Timer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of a new wait; `None` if the system has no thread left.
+    fn wait(&'static self, until: Instant, waker: Waker) -> Option<u64> {
+        let mut state = self.state();
+        if state.process != process::id() {
+            let thread = thread::Builder::new().name("apus-rpc-timer".to_owned());
+            thread.spawn(|| self.run()).ok()?;
+            state.process = process::id();
+        }
+        let number = state.next;
+        state.next += 1;
+        state.times.push(Reverse((until, number)));
+        state.waiting.insert(number, waker);
+        if state.times.peek().is_some_and(|Reverse((_, first))| *first == number) {
+            self.changed.notify_one();
+        }
+        Some(number)
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            let now = Instant::now();
+            let mut due = Vec::new();
+            while let Some(Reverse((time, number))) = state.times.peek().copied() {
+                // A wait that was dropped has left its time behind.
+                let is_waiting = state.waiting.contains_key(&number);
+                if is_waiting && time > now {
+                    break;
+                }
+                state.times.pop();
+                due.extend(state.waiting.remove(&number));
+            }
+            if !due.is_empty() {
+                drop(state);
+                due.into_iter().for_each(Waker::wake);
+                state = self.state();
+                continue;
+            }
+            let first = state.times.peek().map(|Reverse((time, _))| time.duration_since(now));
+            state = match first {
+                Some(time) => match self.changed.wait_timeout(state, time) {
+                    Ok((state, _)) => state,
+                    Err(poisoned) => poisoned.into_inner().0,
+                },
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+/// A wait until a time. From [`sleep`].
+pub(crate) struct Sleep {
+    until: Instant,
+    number: Option<u64>,
+}
+
+/// Waits for a time, on any executor.
+pub(crate) fn sleep(time: Duration) -> Sleep {
+    let now = Instant::now();
+    // A time beyond the clock's range is a year.
+    let until = now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
+    Sleep { until, number: None }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.until {
+            return Poll::Ready(());
+        }
+        if let Some(number) = self.number
+            && let Some(waker) = TIMER.state().waiting.get_mut(&number)
+        {
+            waker.clone_from(context.waker());
+            return Poll::Pending;
+        }
+        self.number = TIMER.wait(self.until, context.waker().clone());
+        // Without a thread, nothing would end the wait.
+        if self.number.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            TIMER.state().waiting.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_lite::future::block_on;
+
+    use super::*;
+
+    #[test]
+    fn waits_end_in_the_order_of_their_times() {
+        let begin = Instant::now();
+        let (long, short) = (Duration::from_millis(40), Duration::from_millis(5));
+        let mut later = sleep(long);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut later).poll(&mut context).is_pending());
+        block_on(sleep(short));
+        assert!(begin.elapsed() >= short);
+        block_on(later);
+        assert!(begin.elapsed() >= long);
+        drop(sleep(Duration::MAX));
+    }
+}
