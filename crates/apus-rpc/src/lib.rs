@@ -101,6 +101,6 @@ const _: () = {
     is_shared::<Metadata>();
     is_shared::<ServerCounters>();
     const fn is_sent<T: Send>() {}
-    is_sent::<UnaryFuture>();
+    is_sent::<UnaryFuture<'_>>();
     is_sent::<Serving>();
 };

@@ -5,7 +5,7 @@ mod pair;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use apus_rpc::{Bytes, Code, Context, Status, TraceContext};
+use apus_rpc::{Bytes, Code, Context, Response, Status, TraceContext};
 
 use pair::served;
 
@@ -25,12 +25,12 @@ fn a_deadline_and_a_trace_context_reach_nested_calls() {
     let middle = served(|server| {
         let later = channel.clone();
         let server = server.route("/a.B/Inherit", move |_, _| {
-            let call = channel.unary("/a.B/Report", "");
-            async move { call.await.map(apus_rpc::Response::into_body) }
+            let channel = channel.clone();
+            async move { channel.unary("/a.B/Report", "").await.map(Response::into_body) }
         });
         server.route("/a.B/Detached", move |_, _| {
-            let call = later.unary("/a.B/Report", "").detached();
-            async move { call.await.map(apus_rpc::Response::into_body) }
+            let channel = later.clone();
+            async move { channel.unary("/a.B/Report", "").detached().await.map(Response::into_body) }
         })
     });
     let trace: TraceContext = TRACE.parse().expect("a context");
@@ -54,7 +54,7 @@ fn a_task_and_a_scope_inherit_as_well() {
             cx.spawn(async move {
                 let response = channel.unary("/a.B/Report", "").await;
                 let scoped = Context::current().expect("a context");
-                let _ = sender.send(response.map(apus_rpc::Response::into_body));
+                let _ = sender.send(response.map(Response::into_body));
                 assert_eq!(scoped.path().method(), "Spawn");
             });
             async { Ok("begun") }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use apus::{Address, Bytes};
+use apus::{Address, Bytes, Connect};
 
 use crate::client::calls::Calls;
 use crate::client::unary::UnaryCall;
@@ -38,8 +38,14 @@ impl Channel {
 
     /// A call of a method with one request and one response. The path is `/SERVICE/METHOD`. The result is awaited, or a thread
     /// [waits](UnaryCall::wait) for it.
-    pub fn unary(&self, path: impl Into<Bytes>, body: impl Into<Bytes>) -> UnaryCall {
-        UnaryCall::new(Arc::clone(&self.calls), MethodPath::new(path), body.into())
+    pub fn unary(&self, path: impl Into<Bytes>, body: impl Into<Bytes>) -> UnaryCall<'_> {
+        UnaryCall::new(&self.calls, MethodPath::new(path), body.into())
+    }
+
+    /// Performs first contact with the server, which takes one round trip. A task awaits it, and a thread calls
+    /// [`wait`](Connect::wait).
+    pub fn contact(&self) -> Connect<'_> {
+        self.calls.client.connect(self.calls.to)
     }
 
     /// The address that is called.

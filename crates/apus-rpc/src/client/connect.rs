@@ -4,7 +4,7 @@ use std::fmt;
 use std::process;
 use std::sync::{Mutex, PoisonError};
 
-use apus::{Address, Client, Config, Node, OpenError, ResolveError, StartError};
+use apus::{Address, CallError, Client, Config, Node, OpenError, ResolveError, StartError};
 
 use crate::client::calls::{Calls, Interceptor, OutgoingCall};
 use crate::client::channel::Channel;
@@ -24,6 +24,9 @@ pub enum ConnectError {
     /// The node has no port for the channel.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// First contact with the server failed.
+    #[error(transparent)]
+    Contact(#[from] CallError),
     /// The system has no random numbers.
     #[error("the system has no random numbers: {0}")]
     Random(String),
@@ -82,7 +85,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Resolves the target and makes the channel. Nothing is sent.
+    /// Resolves the target, makes the channel and performs first contact, so that the first call takes one round trip.
     ///
     /// # Errors
     ///
@@ -92,10 +95,13 @@ impl ChannelBuilder {
             Ok(address) => address,
             Err(_) => apus::resolve_async(&self.target).await?,
         };
-        self.build_to(to)
+        let channel = self.build_to(to)?;
+        channel.contact().await?;
+        Ok(channel)
     }
 
-    /// [`connect`](Self::connect) for threads. A name is looked up by the system's resolver, which may block for seconds.
+    /// Resolves the target and makes the channel, for threads. Nothing is sent; [`Channel::contact`] performs first contact. A name is
+    /// looked up by the system's resolver, which may block for seconds.
     ///
     /// # Errors
     ///

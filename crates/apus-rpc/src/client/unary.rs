@@ -4,11 +4,10 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-use apus::{Bytes, Call, CallError, CallOptions, TraceContext};
+use apus::{Bytes, CallError, CallFuture, CallOptions, TraceContext};
 
 use crate::client::calls::Calls;
 use crate::code::Code;
@@ -24,8 +23,8 @@ use crate::status::Status;
 /// A call that is made in a handler has no more time than the handler's request and the same trace context, see
 /// [`Context`](crate::Context). A dropped call is given up, and the server is notified.
 #[must_use = "a call is sent when it is awaited or waited for"]
-pub struct UnaryCall {
-    calls: Arc<Calls>,
+pub struct UnaryCall<'c> {
+    calls: &'c Calls,
     path: MethodPath,
     metadata: Metadata,
     body: Bytes,
@@ -36,9 +35,9 @@ pub struct UnaryCall {
     fault: Option<Status>,
 }
 
-impl UnaryCall {
+impl<'c> UnaryCall<'c> {
     pub(crate) fn new(
-        calls: Arc<Calls>,
+        calls: &'c Calls,
         path: Result<MethodPath, EnvelopeError>,
         body: Bytes,
     ) -> Self {
@@ -121,9 +120,8 @@ impl UnaryCall {
     /// The [`Status`] of the call: from the server, or from the transport with [`Status::call_error`].
     pub fn wait(mut self) -> Result<Response, Status> {
         let (message, options) = self.prepare()?;
-        let calls = &*self.calls;
-        let result = calls.client.call_with(calls.to, message, &options);
-        finish(calls, result)
+        let calls = self.calls;
+        finish(calls, calls.client.call(calls.to, message).options(options).wait())
     }
 
     /// The message and the options of the call.
@@ -141,10 +139,10 @@ impl UnaryCall {
         //= docs/rpc-wire.md#E12
         let mut options = CallOptions::new();
         if let Some(deadline) = deadline {
-            options.deadline(deadline);
+            options = options.deadline(deadline);
         }
         if let Some(trace) = self.trace {
-            options.trace_context(trace);
+            options = options.trace_context(trace);
         }
         let body = mem::take(&mut self.body);
         //= docs/rpc-wire.md#E11
@@ -185,28 +183,28 @@ fn finish(calls: &Calls, result: Result<Bytes, CallError>) -> Result<Response, S
     Err(end)
 }
 
-impl IntoFuture for UnaryCall {
+impl<'c> IntoFuture for UnaryCall<'c> {
     type Output = Result<Response, Status>;
-    type IntoFuture = UnaryFuture;
+    type IntoFuture = UnaryFuture<'c>;
 
-    fn into_future(self) -> UnaryFuture {
+    fn into_future(self) -> UnaryFuture<'c> {
         UnaryFuture { stage: Stage::New(self) }
     }
 }
 
 /// A [`UnaryCall`] as a future, for any executor. The request is sent when it is first polled.
 #[must_use = "a future does nothing unless it is polled"]
-pub struct UnaryFuture {
-    stage: Stage,
+pub struct UnaryFuture<'c> {
+    stage: Stage<'c>,
 }
 
-enum Stage {
-    New(UnaryCall),
-    Sent(Arc<Calls>, Call),
+enum Stage<'c> {
+    New(UnaryCall<'c>),
+    Sent(&'c Calls, CallFuture<'c>),
     Over,
 }
 
-impl Future for UnaryFuture {
+impl Future for UnaryFuture<'_> {
     type Output = Result<Response, Status>;
 
     /// # Panics
@@ -221,10 +219,9 @@ impl Future for UnaryFuture {
                 Ok(prepared) => prepared,
                 Err(status) => return Poll::Ready(Err(status)),
             };
-            match call.calls.client.start_with(call.calls.to, message, &options) {
-                Ok(sent) => self.stage = Stage::Sent(call.calls, sent),
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
+            let calls = call.calls;
+            let call = calls.client.call(calls.to, message).options(options).into_future();
+            self.stage = Stage::Sent(calls, call);
         }
         let Stage::Sent(calls, call) = &mut self.stage else {
             panic!("a call has one result");
@@ -238,7 +235,7 @@ impl Future for UnaryFuture {
     }
 }
 
-impl fmt::Debug for UnaryCall {
+impl fmt::Debug for UnaryCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnaryCall")
             .field("path", &self.path)
@@ -248,7 +245,7 @@ impl fmt::Debug for UnaryCall {
     }
 }
 
-impl fmt::Debug for UnaryFuture {
+impl fmt::Debug for UnaryFuture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnaryFuture").finish_non_exhaustive()
     }

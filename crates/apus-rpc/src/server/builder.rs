@@ -147,7 +147,7 @@ impl ServerBuilder<'_> {
     /// Opens the port, 1 to 32767. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
     /// end when `shutdown` is ready. [`std::future::pending()`] never is.
     pub fn serve(self, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) -> Serving {
-        let service = match self.fault {
+        let opened = match self.fault {
             Some(fault) => Err(fault),
             None => self.node.bind(port).map_err(ServeError::Open),
         };
@@ -163,7 +163,7 @@ impl ServerBuilder<'_> {
             spawner: self.spawner.unwrap_or_else(workers),
             draining: AtomicBool::new(false),
         };
-        Serving::new(service, intake, self.threads, shutdown)
+        Serving::new(opened, intake, self.threads, shutdown)
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use apus::{OpenError, Request, Requests, Service};
+use apus::{OpenError, Port, Request, Requests};
 use futures_core::Stream;
 
 use crate::server::counters::ServerCounters;
@@ -34,11 +34,11 @@ pub enum ServeError {
 /// The end of a server. The port stays open until this value is dropped, because the last responses may be under way:
 /// [`Node::close`](apus::Node::close) waits for them.
 pub struct Drained {
-    /// Requests that were in service when the end began, and whose handlers have ended.
+    /// Requests that were in port when the end began, and whose handlers have ended.
     pub finished: usize,
     /// Requests whose handlers were dropped, because the time of [`Serving::drain`] had passed.
     pub cancelled: usize,
-    _service: Service,
+    _port: Port,
 }
 
 /// A server that takes requests at its port while this is awaited, or while a thread [waits](Self::wait). From
@@ -55,7 +55,7 @@ pub struct Serving {
 }
 
 struct Begun {
-    service: Service,
+    port: Port,
     intake: Arc<Intake>,
     shutdown: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     drain_for: Duration,
@@ -76,16 +76,16 @@ const POLL_MAX: usize = 64;
 
 impl Serving {
     pub(crate) fn new(
-        service: Result<Service, ServeError>,
+        port: Result<Port, ServeError>,
         intake: Intake,
         threads: usize,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let counters = Arc::clone(&intake.in_service.counters);
         let (intake, shutdown) = (Arc::new(intake), Some(Box::pin(shutdown) as Pin<Box<_>>));
-        let begun = service.map(|service| {
+        let begun = port.map(|port| {
             let drain_for = DRAIN_FOR;
-            Begun { service, intake, shutdown, drain_for, threads }
+            Begun { port, intake, shutdown, drain_for, threads }
         });
         Self { begun, counters, stage: Stage::New }
     }
@@ -117,25 +117,25 @@ impl Serving {
         let ended = Arc::new(Mutex::new(Ended { finished: 0, cancelled: 0 }));
         if let Some(shutdown) = begun.shutdown.take() {
             let end = drain(Arc::clone(&begun.intake), shutdown, begun.drain_for);
-            let (service, ended) = (begun.service.clone(), Arc::clone(&ended));
+            let (port, ended) = (begun.port.clone(), Arc::clone(&ended));
             begun.intake.spawner.spawn(Box::pin(async move {
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = end.await;
-                service.shutdown();
+                port.shutdown();
             }));
         }
-        let Begun { service, intake, threads, .. } = begun;
+        let Begun { port, intake, threads, .. } = begun;
         thread::scope(|scope| {
             for number in 1..threads {
-                let (service, intake) = (&service, &intake);
+                let (port, intake) = (&port, &intake);
                 let thread = thread::Builder::new().name(format!("apus-rpc-serve-{number}"));
-                let serve = || service.serve(|request| intake.take(request));
-                // With fewer threads the service is slower, and not wrong.
+                let serve = || port.serve(|request| intake.take(request));
+                // With fewer threads the port is slower, and not wrong.
                 let _ = thread.spawn_scoped(scope, serve);
             }
-            service.serve(|request| intake.take(request));
+            port.serve(|request| intake.take(request));
         });
         let Ended { finished, cancelled } = *ended.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Drained { finished, cancelled, _service: service })
+        Ok(Drained { finished, cancelled, _port: port })
     }
 }
 
@@ -158,7 +158,7 @@ impl Future for Serving {
         };
         if let (Stage::New, Some(shutdown)) = (&this.stage, begun.shutdown.take()) {
             let end = drain(Arc::clone(&begun.intake), shutdown, begun.drain_for);
-            let requests = begun.service.requests();
+            let requests = begun.port.requests();
             this.stage = Stage::Running { requests, end: Box::pin(end) };
         }
         let Stage::Running { requests, end } = &mut this.stage else {
@@ -186,10 +186,10 @@ impl Future for Serving {
                 }
             }
         };
-        let service = begun.service.clone();
+        let port = begun.port.clone();
         this.stage = Stage::Over;
         let Ended { finished, cancelled } = ended;
-        Poll::Ready(Ok(Drained { finished, cancelled, _service: service }))
+        Poll::Ready(Ok(Drained { finished, cancelled, _port: port }))
     }
 }
 
