@@ -25,7 +25,6 @@ pub struct Server;
 
 impl Server {
     /// A server on this node, without methods.
-    #[must_use]
     pub fn builder(node: &Node) -> ServerBuilder<'_> {
         ServerBuilder {
             node,
@@ -138,9 +137,9 @@ impl ServerBuilder<'_> {
         self
     }
 
-    /// Number of threads that serve in [`Serving::wait`]. Default 1.
+    /// Number of threads that serve in [`Serving::wait`], at least 1. Default 1.
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.threads = threads.max(1);
         self
     }
 

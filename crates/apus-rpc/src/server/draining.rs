@@ -26,12 +26,23 @@ pub(crate) async fn drain(
     shutdown.await;
     intake.draining.store(true, Ordering::SeqCst);
     let before = intake.admission.in_service();
+    idle_within(&intake, at_most).await;
+    let cancelled = intake.in_service.cancel();
+    if cancelled > 0 {
+        idle_within(&intake, CANCELLED_MAX).await;
+    }
+    Ended { finished: before.saturating_sub(cancelled), cancelled }
+}
+
+/// Waits until no request is in service, for at most this time.
+async fn idle_within(intake: &Intake, at_most: Duration) {
     let (mut idle, mut time) = (pin!(intake.admission.idle()), pin!(sleep(at_most)));
     future::poll_fn(|task| match idle.as_mut().poll(task) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => time.as_mut().poll(task),
     })
     .await;
-    let cancelled = intake.in_service.cancel();
-    Ended { finished: before.saturating_sub(cancelled), cancelled }
 }
+
+/// Bounds the wait for handlers that were given up. A handler ends at its next await, and one that blocks its thread is left.
+const CANCELLED_MAX: Duration = Duration::from_secs(1);

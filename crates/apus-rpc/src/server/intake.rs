@@ -11,7 +11,7 @@ use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::{EnvelopeError, MethodPath, Opening, RequestHead};
 use crate::metadata::Metadata;
-use crate::server::admission::Admission;
+use crate::server::admission::{Admission, Permit};
 use crate::server::answer;
 use crate::server::counters::count;
 use crate::server::handling::Accepted;
@@ -62,6 +62,15 @@ impl IncomingCall<'_> {
     }
 }
 
+/// A request with its method.
+struct Chosen<'a> {
+    method: &'a dyn Method,
+    path: MethodPath,
+    metadata: Metadata,
+    body: Bytes,
+    permit: Permit,
+}
+
 /// Sees a request before its handler, and may refuse it.
 pub(crate) type Interceptor =
     Box<dyn Fn(&mut IncomingCall<'_>) -> Result<(), Status> + Send + Sync>;
@@ -80,51 +89,52 @@ impl Intake {
     /// Takes a request: it is answered, or its handler goes on in a task.
     pub(crate) fn take(&self, mut request: Request) {
         let message = request.take_body();
-        if let Err((request, status)) = self.begin(request, &message) {
-            let (metadata, trailers) = Default::default();
-            answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+        match self.choose(&request, &message) {
+            Ok(chosen) => self.begin(request, chosen),
+            Err(status) => {
+                let (metadata, trailers) = Default::default();
+                answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+            }
         }
     }
 
-    /// Begins the handler. Otherwise returns the request with its status.
-    //= docs/rpc-wire.md#E14
-    fn begin(&self, request: Request, message: &Bytes) -> Result<(), (Request, Status)> {
-        let permit = match self.admission.admit(request.from().host) {
-            Ok(permit) => permit,
-            Err(status) => {
-                count(&self.in_service.counters.over_limits);
-                return Err((request, status));
-            }
-        };
-        let (opening, body) = match self.opening(message) {
-            Ok(opening) => opening,
-            Err(status) => return Err((request, status)),
-        };
-        let Opening { path, mut metadata, .. } = opening;
-        let Some(method) = self.methods.get(path.as_str()) else {
-            count(&self.in_service.counters.unknown_methods);
-            let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
-            return Err((request, status.not_executed()));
-        };
-        for interceptor in &self.interceptors {
-            let mut call = IncomingCall { request: &request, path: &path, metadata: &mut metadata };
-            if let Err(status) = interceptor(&mut call) {
-                count(&self.in_service.counters.intercepted);
-                return Err((request, status.not_executed()));
-            }
-        }
+    /// Calls the handler and polls its future once. It goes on in a task if it has to wait, or if the body is long.
+    fn begin(&self, request: Request, chosen: Chosen<'_>) {
+        let Chosen { method, path, metadata, body, permit } = chosen;
         let length = body.len();
         let context = Context::new(path, metadata, request, Arc::clone(&self.spawner));
         let accepted = Accepted::new(context, &self.in_service, permit);
-        let Some(mut task) = method.begin(accepted, body) else { return Ok(()) };
+        let Some(mut task) = method.begin(accepted, body) else { return };
         if length <= INLINE_MAX {
             let mut context = task::Context::from_waker(Waker::noop());
             if task.as_mut().poll(&mut context).is_ready() {
-                return Ok(());
+                return;
             }
         }
         self.spawner.spawn(task);
-        Ok(())
+    }
+
+    /// The method of a request, unless the request is refused.
+    //= docs/rpc-wire.md#E14
+    fn choose(&self, request: &Request, message: &Bytes) -> Result<Chosen<'_>, Status> {
+        let counters = &self.in_service.counters;
+        let admitted = self.admission.admit(request.from().host);
+        let permit = admitted.inspect_err(|_| count(&counters.over_limits))?;
+        let (opening, body) = self.opening(message)?;
+        let Opening { path, mut metadata, .. } = opening;
+        let Some(method) = self.methods.get(path.as_str()) else {
+            count(&counters.unknown_methods);
+            let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
+            return Err(status.not_executed());
+        };
+        for interceptor in &self.interceptors {
+            let mut call = IncomingCall { request, path: &path, metadata: &mut metadata };
+            if let Err(status) = interceptor(&mut call) {
+                count(&counters.intercepted);
+                return Err(status.not_executed());
+            }
+        }
+        Ok(Chosen { method: &**method, path, metadata, body, permit })
     }
 
     /// A panic outside of a handler, as of an interceptor.

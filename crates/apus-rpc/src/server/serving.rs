@@ -1,17 +1,19 @@
 //! A server at its port.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{self, AssertUnwindSafe};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
-use std::thread;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use apus::{OpenError, Port, Request, Requests};
 use futures_core::Stream;
 
+use crate::cancellation::{Cancellation, WaitCancelled};
 use crate::server::counters::ServerCounters;
 use crate::server::draining::{Ended, drain};
 use crate::server::intake::Intake;
@@ -26,6 +28,9 @@ pub enum ServeError {
     /// Misuse: the path of a method is not of the form `/SERVICE/METHOD`.
     #[error("method path '{0}': expected /SERVICE/METHOD")]
     Path(String),
+    /// Local: the system does not start a thread.
+    #[error("no thread to serve: {0}")]
+    Thread(String),
     /// Misuse: two methods have the same path.
     #[error("method path '{0}' is given twice")]
     Twice(String),
@@ -33,12 +38,13 @@ pub enum ServeError {
 
 /// The end of a server. The port stays open until this value is dropped, because the last responses may be under way:
 /// [`Node::close`](apus::Node::close) waits for them.
+#[must_use = "the port is closed when this is dropped"]
 pub struct Drained {
     /// Requests that were in port when the end began, and whose handlers have ended.
     pub finished: usize,
     /// Requests whose handlers were dropped, because the time of [`Serving::drain`] had passed.
     pub cancelled: usize,
-    _port: Port,
+    port: Port,
 }
 
 /// A server that takes requests at its port while this is awaited, or while a thread [waits](Self::wait). From
@@ -105,37 +111,75 @@ impl Serving {
         Arc::clone(&self.counters)
     }
 
-    /// Serves on the calling thread, and on more if [`ServerBuilder::threads`](crate::ServerBuilder::threads) says so, until the
-    /// server ends. These threads find requests without a wake-up, and call handlers that answer at once; handlers that wait go on in
-    /// tasks.
+    /// Serves on threads of the server, one unless [`ServerBuilder::threads`](crate::ServerBuilder::threads) says otherwise, and blocks
+    /// the calling thread until the server ends. The threads find requests without a wake-up, and call handlers that answer at
+    /// once; handlers that have to wait go on in tasks.
     ///
     /// # Errors
     ///
     /// [`ServeError`].
     pub fn wait(self) -> Result<Drained, ServeError> {
-        let mut begun = self.begun?;
-        let ended = Arc::new(Mutex::new(Ended { finished: 0, cancelled: 0 }));
-        if let Some(shutdown) = begun.shutdown.take() {
-            let end = drain(Arc::clone(&begun.intake), shutdown, begun.drain_for);
-            let (port, ended) = (begun.port.clone(), Arc::clone(&ended));
-            begun.intake.spawner.spawn(Box::pin(async move {
-                *ended.lock().unwrap_or_else(PoisonError::into_inner) = end.await;
+        let Begun { port, intake, shutdown, drain_for, threads } = self.begun?;
+        let gone = Gone(Arc::new((Cancellation::default(), AtomicUsize::new(threads))));
+        for number in 0..threads {
+            let (serving, intake, gone) = (port.clone(), Arc::clone(&intake), gone.clone());
+            let thread = thread::Builder::new().name(format!("apus-rpc-serve-{number}"));
+            let serve = move || {
+                serving.serve(|request| intake.take(request));
+                gone.one_less();
+            };
+            thread.spawn(serve).map_err(|error| {
                 port.shutdown();
-            }));
+                ServeError::Thread(error.to_string())
+            })?;
         }
-        let Begun { port, intake, threads, .. } = begun;
-        thread::scope(|scope| {
-            for number in 1..threads {
-                let (port, intake) = (&port, &intake);
-                let thread = thread::Builder::new().name(format!("apus-rpc-serve-{number}"));
-                let serve = || port.serve(|request| intake.take(request));
-                // With fewer threads the port is slower, and not wrong.
-                let _ = thread.spawn_scoped(scope, serve);
+        let mut end = pin!(shutdown.map(|shutdown| drain(intake, shutdown, drain_for)));
+        let mut closed = pin!(WaitCancelled::new(gone));
+        let ended = block_on(poll_fn(|task| {
+            if closed.as_mut().poll(task).is_ready() {
+                return Poll::Ready(Ended { finished: 0, cancelled: 0 });
             }
-            port.serve(|request| intake.take(request));
-        });
-        let Ended { finished, cancelled } = *ended.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Drained { finished, cancelled, _port: port })
+            end.as_mut().as_pin_mut().map_or(Poll::Pending, |end| end.poll(task))
+        }));
+        let Ended { finished, cancelled } = ended;
+        Ok(Drained { finished, cancelled, port })
+    }
+}
+
+/// The threads of [`Serving::wait`], which end when the port or the node is closed.
+#[derive(Clone)]
+struct Gone(Arc<(Cancellation, AtomicUsize)>);
+
+impl Gone {
+    fn one_less(&self) {
+        let (closed, threads) = &*self.0;
+        if threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+            closed.cancel();
+        }
+    }
+}
+
+impl AsRef<Cancellation> for Gone {
+    fn as_ref(&self) -> &Cancellation {
+        &self.0.0
+    }
+}
+
+/// Polls a future on the calling thread, which sleeps while the future waits.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let (mut task, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut task) {
+            return output;
+        }
+        thread::park();
     }
 }
 
@@ -189,7 +233,13 @@ impl Future for Serving {
         let port = begun.port.clone();
         this.stage = Stage::Over;
         let Ended { finished, cancelled } = ended;
-        Poll::Ready(Ok(Drained { finished, cancelled, _port: port }))
+        Poll::Ready(Ok(Drained { finished, cancelled, port }))
+    }
+}
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        self.port.shutdown();
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn address(node: &Node) -> String {
     Address::new(node.local_addr(), PORT).to_string()
 }
 
+#[allow(dead_code, reason = "not every test looks at all parts")]
 /// A server that a thread serves until its node is dropped.
 pub(crate) struct Served {
     pub(crate) node: Node,
