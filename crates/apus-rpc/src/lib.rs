@@ -63,6 +63,12 @@
 //!
 //! A call ends with a response or a [`Status`]. [`Status::may_have_executed`] says whether a handler may have seen the request; if
 //! not, it may be repeated whatever it does.
+//!
+//! # Features
+//!
+//! None is on by default. Each only adds to the API.
+//!
+//! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -79,6 +85,8 @@ mod server;
 mod spawning;
 mod status;
 mod timer;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use apus::{Address, Bytes, CallError, Node, Peer, TraceContext};
 pub use client::{Channel, ChannelBuilder, ConnectError, OutgoingCall, UnaryCall, UnaryFuture};

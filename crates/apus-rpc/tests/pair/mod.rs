@@ -27,6 +27,7 @@ pub(crate) struct Served {
     pub(crate) counters: Arc<ServerCounters>,
 }
 
+#[allow(dead_code, reason = "some tests serve otherwise")]
 /// Serves on a thread, and gives a channel of another node.
 pub(crate) fn served(build: impl FnOnce(ServerBuilder<'_>) -> ServerBuilder<'_>) -> Served {
     let server_node = node();
