@@ -181,6 +181,12 @@ impl Context {
         self.inner.cancellation.cancel();
     }
 
+    /// Ready if the client has given the request up, or its deadline has passed. Otherwise the task is woken when that happens.
+    pub(crate) fn poll_given_up(&self, task: &std::task::Context<'_>) -> Poll<()> {
+        let answer = self.answer();
+        answer.request.as_ref().map_or(Poll::Pending, |request| request.poll_cancelled(task))
+    }
+
     /// The request with the metadata and trailers of its response. `None` if they were taken before.
     pub(crate) fn take_request(&self) -> Option<(Request, Metadata, Metadata)> {
         let mut answer = self.answer();

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
+use std::task::{self, Poll, Waker};
 
 use apus::Bytes;
 use pin_project_lite::pin_project;
@@ -113,8 +113,13 @@ where
         match polled {
             Ok(Poll::Ready(result)) => accepted.answer(result),
             Err(_) => accepted.panicked(),
+            // The poll of the thread that has received the request: the task that follows is polled as well.
+            Ok(Poll::Pending) if task.waker().will_wake(Waker::noop()) => return Poll::Pending,
             Ok(Poll::Pending) => {
                 accepted.note_waiting();
+                if accepted.context.poll_given_up(task).is_ready() {
+                    return Poll::Ready(());
+                }
                 let wait = || WaitCancelled::new(accepted.context.clone());
                 let cancelled = this.cancelled.get_or_insert_with(wait);
                 return Pin::new(cancelled).poll(task);
