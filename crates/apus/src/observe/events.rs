@@ -6,7 +6,9 @@
 
 use std::net::SocketAddr;
 
-use crate::error::{CallError, CloseError};
+#[cfg(feature = "tracing")]
+use crate::error::CallError;
+use crate::error::CloseError;
 
 pub(crate) fn node_started(local_addr: SocketAddr, shards: usize) {
     #[cfg(feature = "tracing")]
