@@ -210,7 +210,9 @@ impl Drop for Call {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);
-            engine.transmit_due(clock::now());
+            let now = clock::now();
+            engine.transmit(now);
+            engine.transmit_due(now);
         }
     }
 }
@@ -254,7 +256,9 @@ impl Canceller {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.cancel_call(self.key) {
             engine.endpoint.abort(rpc);
-            engine.transmit_due(clock::now());
+            let now = clock::now();
+            engine.transmit(now);
+            engine.transmit_due(now);
         }
     }
 }

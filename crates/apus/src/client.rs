@@ -429,7 +429,9 @@ impl Client {
         for end in self.socket.ends() {
             let Ok(mut engine) = end.shared.enter() else { continue };
             cancelled |= engine.cancel_sent(end.key, cookie);
-            engine.transmit_due(clock::now());
+            let now = clock::now();
+            engine.transmit(now);
+            engine.transmit_due(now);
         }
         cancelled
     }
