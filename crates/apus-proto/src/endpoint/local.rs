@@ -221,7 +221,7 @@ impl Endpoint {
     pub(super) fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
         let call = self.local.take(key)?;
         if let CallRole::Server { watched: true, .. } = call.role {
-            self.parts.events.push_back(Event::Cancelled { socket: call.socket, rpc: key });
+            self.parts.note_cancelled(call.socket, key);
         }
         let account = call.account();
         let change = Change::new(call.charge, Charge::default(), account);
@@ -529,7 +529,7 @@ impl Endpoint {
         };
         *cancelled = true;
         if mem::replace(watched, false) {
-            self.parts.events.push_back(Event::Cancelled { socket: *socket, rpc: key });
+            self.parts.note_cancelled(*socket, key);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::outgoing::{Order, SHORT};
 use crate::pacer::Pacer;
 use crate::rpc::Rpc;
 use crate::short_bodies::ShortBodies;
-use crate::slab::{PeerKey, RpcKey};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::sockets::Sockets;
 use crate::time::Time;
 use crate::timer::{TICK, Wheel};
@@ -123,6 +123,12 @@ impl Parts {
             sampler: Sampler::new(),
             config,
         }
+    }
+
+    /// Reports that the client of a watched request no longer waits.
+    #[cold]
+    pub(super) fn note_cancelled(&mut self, socket: SocketKey, rpc: RpcKey) {
+        self.events.push_back(Event::Cancelled { socket, rpc });
     }
 
     /// Queues a control packet. A packet without room is recovered as if the network had lost it.

@@ -1,13 +1,10 @@
 //! A step of one RPC: its state, its peer and the shared parts, borrowed side by side.
 
-use std::mem;
-
 use apus_wire::Acked;
 use bytes::Bytes;
 
 use crate::control::Body;
 use crate::cookie::Cookie;
-use crate::endpoint::event::Event;
 use crate::endpoint::parts::Parts;
 use crate::error::CallFailed;
 use crate::incoming::Incoming;
@@ -150,9 +147,9 @@ impl Step<'_> {
     /// Reports that the client of a watched request no longer waits.
     #[inline]
     pub(super) fn note_cancelled(&mut self) {
-        if mem::replace(&mut self.rpc.watched, false) {
-            let event = Event::Cancelled { socket: self.rpc.socket, rpc: self.key };
-            self.parts.events.push_back(event);
+        if self.rpc.watched {
+            self.rpc.watched = false;
+            self.parts.note_cancelled(self.rpc.socket, self.key);
         }
     }
 
@@ -202,7 +199,7 @@ impl Step<'_> {
                 }
                 self.peer.flight.arrived(message.mark);
                 self.parts.order.unrank(self.key, message);
-                self.parts.spent.0.push(mem::take(&mut message.body));
+                self.parts.spent.0.push(std::mem::take(&mut message.body));
             }
             Phase::Connecting => self.peer.flight.forget(connecting(self.key)),
             Phase::Incoming { .. } | Phase::InService => {}
