@@ -407,11 +407,10 @@ impl Peer {
     }
 
     /// Records the network's report that the peer is unreachable. Any host can forge such a report, so the report alone only
-    /// triggers a probe.
-    pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration) -> Refusal {
+    /// triggers a probe. `heard` is the time of the last packet from the peer's path.
+    pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration, heard: Time) -> Refusal {
         //= docs/protocol.md#life-5
-        let Some(refused) =
-            self.reach.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
+        let Some(refused) = self.reach.refused.as_mut().filter(|refused| refused.first >= heard)
         else {
             return self.note_first_refusal(now);
         };

@@ -106,6 +106,12 @@ impl Peers {
         self.at_path.range(all).map(|&(_, key)| key).collect()
     }
 
+    /// Returns the time of the last packet from any peer at a path.
+    pub(crate) fn last_rx_at(&self, path: PathId) -> Time {
+        let all = self.at(path).into_iter().map(|key| self[key].last_rx);
+        all.max().unwrap_or(Time::ZERO)
+    }
+
     /// Returns the peer whose packets carry `token`.
     #[inline]
     pub(crate) fn find_token(&mut self, token: Token) -> Option<PeerKey> {

@@ -4,7 +4,8 @@ mod pair;
 
 use apus_proto::{CallFailed, Greeting};
 use apus_wire::{
-    Header, MAX_HEADER, PacketType, PathId, RpcId, RpcUnknown, Stamp, Token, UnknownReason,
+    Busy, Header, MAX_HEADER, PacketType, PathError, PathId, RpcId, RpcUnknown, Stamp, Token,
+    UnknownReason,
 };
 use pair::*;
 
@@ -181,6 +182,42 @@ fn crossing_handshakes_keep_the_calls_of_both_nodes() {
     pair.drive();
     pair.response(one);
     assert!(matches!(pair.outcome(SERVER, other), Some(Outcome::Response(_))));
+}
+
+//= docs/protocol.md#life-5
+#[test]
+fn a_packet_with_either_token_of_crossing_handshakes_refutes_a_report() {
+    for (is_heard, ends) in [(true, false), (false, true)] {
+        let mut pair = sealed();
+        pair.hold();
+        let now = pair.now;
+        let theirs = pair.endpoint(SERVER).greeting(now, path(CLIENT), false);
+        let to_theirs = pair.endpoint(CLIENT).answer_greeting(now, path(SERVER), theirs);
+        let ours = Handshake::begin(&mut pair, false);
+        ours.complete(&mut pair);
+        assert!(pair.endpoint(SERVER).answered(now, path(CLIENT), theirs, to_theirs));
+        assert!(pair.endpoint(CLIENT).introduced(now, path(SERVER), to_theirs, theirs.token));
+        // The call goes by the tokens of the last handshake.
+        let call = pair.call(100);
+        pair.drive_for(millis(1));
+        assert_eq!(pair.active(SERVER), 1);
+        // The server's answers to probes are late; what it sent before by the tokens of the other one arrives.
+        pair.hook = Some(Box::new(|p| if p.from == SERVER { Fate::Drop } else { Fate::Pass }));
+        for _ in 0..20 {
+            let now = pair.now;
+            let error = PathError::PortUnreachable;
+            pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), error);
+            if is_heard {
+                let header = Header { source_port: 7, dest_port: 7, sender_id: RpcId(9) };
+                let mut stray = [0; MAX_HEADER];
+                let length = Busy.emit(&header, &mut stray);
+                Stamp::new(ours.greeting.token).write(&mut stray);
+                pair.inject_raw(path(SERVER), CLIENT, &stray[..length]);
+            }
+            pair.drive_for(millis(1));
+        }
+        assert_eq!(pair.outcome(CLIENT, call).is_some(), ends);
+    }
 }
 
 //= docs/protocol.md#contact-6

@@ -88,12 +88,13 @@ fn weighted_seeds_that_once_failed_hold() {
 /// asked (17, 168), and calls waited for the answer to a doubt that nobody had any more (2202347, 2204501). An attacker gave a node keys by
 /// a relayed handshake that its client had given up; the call by them failed, and the simulator did not excuse it (503047). In small
 /// budgets, requests and calls waited for each other's room (716, 2206856), and a refused request was sent again too often (503784,
-/// 2200962). An OPEN for no call was refused (3301401, 4401850).
+/// 2200962). An OPEN for no call was refused (3301401, 4401850). Forged reports ended calls to a node that was heard by the tokens of
+/// another handshake (4402331).
 #[test]
 fn sealed_seeds_that_once_failed_hold() {
     let seeds = [17, 168, 8026, 1_000_211, 1_000_818, 1_001_205, 1_001_808, 1_003_975];
     let more = [2_202_347, 2_204_501, 503_047, 716, 2_206_856, 503_784, 2_200_962];
-    let more = more.into_iter().chain([3_301_401, 4_401_850]);
+    let more = more.into_iter().chain([3_301_401, 4_401_850, 4_402_331]);
     all_hold_as(&sealed(), seeds.into_iter().chain(more));
 }
 

@@ -75,9 +75,11 @@ impl Endpoint {
             }
             PathError::NoLink => Refusal::Believe,
             _ => {
+                //= docs/protocol.md#life-5
+                let heard = self.peers.last_rx_at(peer);
                 let peer = &mut self.peers[key];
                 let rto = peer.rto(&self.parts.config);
-                peer.note_refusal(now, rto)
+                peer.note_refusal(now, rto, heard)
             }
         };
         match refusal {
