@@ -1,10 +1,10 @@
 //! Every record of a run: its sender and the node that it was sealed for, so that each opened one can be compared.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::Hasher as _;
+use std::hash::{BuildHasher as _, Hasher as _};
 
 use apus_seal::CLEAR_LEN;
-use siphasher::sip::SipHasher13;
+use foldhash::fast::FixedState;
 
 use crate::check::ledger::Violation;
 use crate::check::work::Name;
@@ -27,9 +27,9 @@ struct Record {
 /// The records that nodes have sealed.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    sealed: HashMap<Clear, Record>,
+    sealed: HashMap<Clear, Record, FixedState>,
     /// Ids and numbers, without the marks and the epoch.
-    numbers: HashSet<[u8; CLEAR_LEN - 4]>,
+    numbers: HashSet<[u8; CLEAR_LEN - 4], FixedState>,
 }
 
 impl Records {
@@ -84,7 +84,8 @@ impl Records {
 }
 
 fn hash(content: &[u8]) -> u64 {
-    let mut hasher = SipHasher13::new();
+    let mut hasher = FixedState::default().build_hasher();
     hasher.write(content);
+    hasher.write_usize(content.len());
     hasher.finish()
 }

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use apus_wire::{Packet, Stamp, Token};
+use foldhash::fast::FixedState;
 
 use crate::check::ledger::{Violation, number_of};
 use crate::check::scenario::{FaultType, Scenario};
@@ -77,7 +78,7 @@ pub(super) struct Work {
     payload: u32,
     peer_timeout: Duration,
     calls: usize,
-    rpcs: HashMap<Name, Spent>,
+    rpcs: HashMap<Name, Spent, FixedState>,
     tokens: Tokens,
     /// Lower bound on the full packets of an RPC. If addresses change hands, the node that sent the data may not be the named one.
     full_min: u64,
@@ -106,7 +107,7 @@ impl Work {
             payload: scenario.payload_min(),
             peer_timeout: scenario.peer_timeout,
             calls: scenario.calls.len(),
-            rpcs: HashMap::new(),
+            rpcs: HashMap::default(),
             tokens: Tokens::default(),
             absences: times as u64,
             full_min: if scenario.moves() { scenario.longest_call() } else { 0 },
@@ -289,9 +290,9 @@ impl Name {
 #[derive(Debug, Default)]
 struct Tokens {
     /// For either token of a pair, the token that stands for both.
-    one: HashMap<Token, Token>,
+    one: HashMap<Token, Token, FixedState>,
     /// The last token of each RPC, by its name without a token: some answers carry no known token.
-    last: HashMap<Name, Token>,
+    last: HashMap<Name, Token, FixedState>,
 }
 
 impl Tokens {
