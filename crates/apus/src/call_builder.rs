@@ -8,18 +8,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use apus_proto::Time;
 use apus_wire::TraceContext;
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::call::Call;
+use crate::call::{AwaitCall, Call};
 use crate::call_options::CallOptions;
-use crate::client::Client;
-use crate::delivery::parker;
+use crate::delivery::{parker, serving};
+use crate::engine::lock::Guard;
 use crate::error::CallError;
+use crate::mail::{CallKey, CompletionMode};
 use crate::observe::spans::CallSpan;
+use crate::socket::{Socket, SocketInner};
+use crate::sync::clock;
 
-/// A call that has not begun. Made by [`Client::call`].
+/// A call that has not begun. Made by [`Client::call`](crate::Client::call).
 ///
 /// | the call | |
 /// |---|---|
@@ -67,16 +71,24 @@ use crate::observe::spans::CallSpan;
 #[derive(Clone)]
 #[must_use = "a call begins when it is awaited, or by `wait` or `start`"]
 pub struct CallBuilder<'c> {
-    client: &'c Client,
+    socket: &'c Socket,
     to: Address,
     body: Bytes,
     options: CallOptions,
 }
 
+/// A call whose request was sent as far as may be. The lock is still held.
+struct BegunCall<'c> {
+    end: &'c Arc<SocketInner>,
+    engine: Guard<'c>,
+    now: Time,
+    key: CallKey,
+}
+
 impl<'c> CallBuilder<'c> {
     #[inline]
-    pub(crate) fn new(client: &'c Client, to: Address, body: Bytes) -> Self {
-        Self { client, to, body, options: CallOptions::new() }
+    pub(crate) fn new(socket: &'c Socket, to: Address, body: Bytes) -> Self {
+        Self { socket, to, body, options: CallOptions::new() }
     }
 
     /// Ends the call after this time; see [`CallOptions::deadline`]. Default: no deadline.
@@ -117,8 +129,30 @@ impl<'c> CallBuilder<'c> {
     /// See [`CallError`].
     #[inline]
     pub fn wait(self) -> Result<Bytes, CallError> {
-        let Self { client, to, body, options } = self;
-        client.call_and_wait(to, body, &options)
+        let span = CallSpan::begin(self.to, self.body.len());
+        let result = self.wait_for_response(&span);
+        span.end(&result);
+        result
+    }
+
+    #[inline]
+    fn wait_for_response(self, span: &CallSpan) -> Result<Bytes, CallError> {
+        let to = self.to;
+        let BegunCall { end, mut engine, mut now, key } = self.begin(span)?;
+        let mut awaited = AwaitCall { call: key, socket: end.key };
+        if let Some(takers) = serving::serves_itself(end, &mut *engine.link, to) {
+            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
+            if let Some(result) = result {
+                return result;
+            }
+            if takers.is_only_this_thread() {
+                drop(Call::new(Arc::clone(end), key, CallSpan::none()));
+                return Err(CallError::OwnService { after: OWN_SERVICE });
+            }
+            engine = end.shared.lock()?;
+            now = clock::now();
+        }
+        end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
     }
 
     /// Sends the request. A thread waits for the [`Call`], or a task awaits it. Dropping the [`Call`] gives the call up.
@@ -130,13 +164,12 @@ impl<'c> CallBuilder<'c> {
     ///
     /// The errors of [`CallError`] that are marked misuse or local. Nothing was sent.
     pub fn start(self) -> Result<Call, CallError> {
-        let Self { client, to, body, options } = self;
-        let span = CallSpan::begin(to, body.len());
-        let begun = client.begin(to, body, &options, &span).inspect_err(|error| span.fail(error));
-        let (end, mut engine, now, call) = begun?;
+        let span = CallSpan::begin(self.to, self.body.len());
+        let begun = self.begin(&span).inspect_err(|error| span.fail(error));
+        let BegunCall { end, mut engine, now, key } = begun?;
         engine.transmit_due(now);
         drop(engine);
-        Ok(Call::new(Arc::clone(end), call, span))
+        Ok(Call::new(Arc::clone(end), key, span))
     }
 
     /// Sends the request and polls the call, under one lock.
@@ -144,13 +177,27 @@ impl<'c> CallBuilder<'c> {
         self,
         context: &Context<'_>,
     ) -> Result<(Call, Poll<Result<Bytes, CallError>>), CallError> {
-        let Self { client, to, body, options } = self;
-        let span = CallSpan::begin(to, body.len());
-        let begun = client.begin(to, body, &options, &span).inspect_err(|error| span.fail(error));
-        let (end, engine, now, call) = begun?;
-        let mut call = Call::new(Arc::clone(end), call, span);
+        let span = CallSpan::begin(self.to, self.body.len());
+        let begun = self.begin(&span).inspect_err(|error| span.fail(error));
+        let BegunCall { end, engine, now, key } = begun?;
+        let mut call = Call::new(Arc::clone(end), key, span);
         let polled = call.poll_locked(end, engine, now, context);
         Ok((call, polled))
+    }
+
+    #[inline]
+    fn begin(self, span: &CallSpan) -> Result<BegunCall<'c>, CallError> {
+        let Self { socket, to: address, body, options } = self;
+        let trace = span.context(options.given_trace());
+        let end = socket.end(address.host);
+        let waits = options.waits().then_some(&address);
+        let (mut engine, to) = end.shared.enter_towards(address)?;
+        let now = clock::now();
+        let options = options.with_trace(now, trace);
+        let key = engine.call(now, end.key, (to, waits), body, CompletionMode::Handle, options)?;
+        span.note_id(|| engine.rpc_id(key));
+        engine.transmit(now);
+        Ok(BegunCall { end, engine, now, key })
     }
 }
 
@@ -223,18 +270,18 @@ impl Future for CallFuture<'_> {
     }
 }
 
-/// A first contact that has not begun. Made by [`Client::connect`]. A task awaits it, and a thread calls [`wait`](Self::wait).
+/// A first contact that has not begun. Made by [`Client::connect`](crate::Client::connect). A task awaits it, and a thread calls [`wait`](Self::wait).
 #[derive(Clone, Copy)]
 #[must_use = "a node is contacted when this is awaited, or by `wait`"]
 pub struct Connect<'c> {
-    client: &'c Client,
+    socket: &'c Socket,
     to: Address,
     deadline: Option<Duration>,
 }
 
 impl<'c> Connect<'c> {
-    pub(crate) fn new(client: &'c Client, to: Address) -> Self {
-        Self { client, to, deadline: None }
+    pub(crate) fn new(socket: &'c Socket, to: Address) -> Self {
+        Self { socket, to, deadline: None }
     }
 
     /// Ends the wait after this time: with [`CallError::Deadline`], or without an error if the node is known by then and only
@@ -255,8 +302,15 @@ impl<'c> Connect<'c> {
     }
 
     fn start(self) -> Result<Call, CallError> {
-        let Self { client, to, deadline } = self;
-        client.start_connect(to, deadline)
+        let end = self.socket.end(self.to.host);
+        let (mut engine, to) = end.shared.enter_towards(self.to)?;
+        let now = clock::now();
+        let deadline = self.deadline.map(|deadline| now + deadline);
+        let call = engine.connect(now, end.key, to, deadline)?;
+        engine.transmit(now);
+        engine.transmit_due(now);
+        drop(engine);
+        Ok(Call::new(Arc::clone(end), call, CallSpan::none()))
     }
 }
 
@@ -305,3 +359,7 @@ impl Future for ConnectFuture<'_> {
         Pin::new(call).poll(context).map_ok(drop)
     }
 }
+
+/// Time after which a call of a handler to its own service checks whether another thread serves it: another thread may be about to
+/// begin.
+const OWN_SERVICE: Duration = Duration::from_secs(1);

@@ -35,7 +35,7 @@ impl CallOptions {
     /// Whether a call waits until other calls of the node have ended, if the limits and budgets of the node have no room for it.
     /// Default `true`.
     ///
-    /// A call without room ends with [`CallError::OverBudget`] or [`CallError::TooManyCalls`]:
+    /// A call without room ends with [`CallError::OverBudget`](crate::CallError::OverBudget) or [`CallError::TooManyCalls`](crate::CallError::TooManyCalls):
     ///
     /// * at once with `false`, if no other call of the node is under way, and if 1,024 calls wait already;
     /// * at its deadline;
@@ -53,7 +53,7 @@ impl CallOptions {
         !self.refused
     }
 
-    /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its
+    /// Ends the call with [`CallError::Deadline`](crate::CallError::Deadline) if it has no response this long after its start. Zero ends it at once; its
     /// request may have been sent. Without a deadline, which is the default, the call ends when the peer has been silent for
     /// the setting `peer_timeout`.
     #[must_use]

@@ -8,22 +8,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus_proto::{Endpoint, Time};
+use apus_proto::Endpoint;
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::call::{AwaitCall, Call};
 use crate::call_builder::{CallBuilder, Connect};
 use crate::call_options::CallOptions;
 use crate::config::PeerRule;
-use crate::delivery::serving;
-use crate::engine::lock::Guard;
 #[cfg(feature = "tower")]
 use crate::error::Unusable;
 use crate::error::{CallError, RecvError, RuleError};
 use crate::flush::{Flush, operate};
+use crate::mail::CompletionMode;
 use crate::mail::queue::{Queue, WaitingResponse};
-use crate::mail::{CallKey, CompletionMode};
 use crate::observe::spans::{CallSpan, SpanNumber};
 use crate::observe::stats::PortStats;
 use crate::socket::{Deliverable, Recv, Socket, SocketInner};
@@ -32,7 +29,7 @@ use crate::sync::clock;
 /// Makes calls from a port of its own. Opened by [`Node::client`](crate::Node::client).
 ///
 /// Clones are the same client; any number of threads and tasks may use it at once. Its port is closed when the last clone and
-/// the last [`Call`] are dropped. Outstanding calls of [`send`](Self::send) are then given up.
+/// the last [`Call`](crate::Call) are dropped. Outstanding calls of [`send`](Self::send) are then given up.
 ///
 /// A client keeps its node running, even if the [`Node`](crate::Node) is dropped.
 ///
@@ -167,22 +164,7 @@ impl Client {
     /// # }
     /// ```
     pub fn connect(&self, to: Address) -> Connect<'_> {
-        Connect::new(self, to)
-    }
-
-    pub(crate) fn start_connect(
-        &self,
-        to: Address,
-        deadline: Option<Duration>,
-    ) -> Result<Call, CallError> {
-        let end = self.socket.end(to.host);
-        let (mut engine, to) = end.shared.enter_towards(to)?;
-        let now = clock::now();
-        let call = engine.connect(now, end.key, to, deadline.map(|deadline| now + deadline))?;
-        engine.transmit(now);
-        engine.transmit_due(now);
-        drop(engine);
-        Ok(Call::new(Arc::clone(end), call, CallSpan::none()))
+        Connect::new(&self.socket, to)
     }
 
     /// A call: `client.call(to, body).await?` in a task, `client.call(to, body).wait()?` in a thread. [`CallBuilder`] has the options
@@ -194,67 +176,7 @@ impl Client {
     /// `peer_timeout` (1 s).
     #[inline]
     pub fn call(&self, to: Address, body: impl Into<Bytes>) -> CallBuilder<'_> {
-        CallBuilder::new(self, to, body.into())
-    }
-
-    #[inline]
-    pub(crate) fn call_and_wait(
-        &self,
-        to: Address,
-        body: Bytes,
-        options: &CallOptions,
-    ) -> Result<Bytes, CallError> {
-        let span = CallSpan::begin(to, body.len());
-        let result = self.wait_for_response(to, body, options, &span);
-        span.end(&result);
-        result
-    }
-
-    #[inline]
-    fn wait_for_response(
-        &self,
-        to: Address,
-        body: Bytes,
-        options: &CallOptions,
-        span: &CallSpan,
-    ) -> Result<Bytes, CallError> {
-        let (end, mut engine, mut now, call) = self.begin(to, body, options, span)?;
-        let mut awaited = AwaitCall { call, socket: end.key };
-        if let Some(takers) = serving::serves_itself(end, &mut *engine.link, to) {
-            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
-            if let Some(result) = result {
-                return result;
-            }
-            if takers.is_only_this_thread() {
-                drop(Call::new(Arc::clone(end), call, CallSpan::none()));
-                return Err(CallError::OwnService { after: OWN_SERVICE });
-            }
-            engine = end.shared.lock()?;
-            now = clock::now();
-        }
-        end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
-    }
-
-    /// Sends a request as far as may be now. The lock is still held.
-    #[inline]
-    pub(crate) fn begin(
-        &self,
-        to: Address,
-        body: Bytes,
-        options: &CallOptions,
-        span: &CallSpan,
-    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
-        let trace = span.context(options.given_trace());
-        let end = self.socket.end(to.host);
-        let address = to;
-        let waits = options.waits().then_some(&address);
-        let (mut engine, to) = end.shared.enter_towards(address)?;
-        let now = clock::now();
-        let options = options.with_trace(now, trace);
-        let call = engine.call(now, end.key, (to, waits), body, CompletionMode::Handle, options)?;
-        span.note_id(|| engine.rpc_id(call));
-        engine.transmit(now);
-        Ok((end, engine, now, call))
+        CallBuilder::new(&self.socket, to, body.into())
     }
 
     /// Whether no call of the node waits for room. Otherwise the task is woken when the last call has stopped waiting.
@@ -405,7 +327,7 @@ impl Client {
     /// Ends the outstanding calls of [`send`](Self::send) with this cookie. Their results, [`CallError::Cancelled`], are received as
     /// others are. Returns whether there was one. Requests may be executed nevertheless.
     ///
-    /// Looks at all outstanding calls of the node, so it takes some microseconds for each thousand of them. A [`Call`] is cancelled
+    /// Looks at all outstanding calls of the node, so it takes some microseconds for each thousand of them. A [`Call`](crate::Call) is cancelled
     /// without that.
     ///
     /// ```
@@ -498,7 +420,3 @@ impl fmt::Debug for Client {
         f.debug_struct("Client").field("port", &self.port()).finish_non_exhaustive()
     }
 }
-
-/// Time after which a call of a handler to its own service checks whether another thread serves it: another thread may be about to
-/// begin.
-const OWN_SERVICE: Duration = Duration::from_secs(1);
