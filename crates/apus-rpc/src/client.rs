@@ -5,14 +5,20 @@
 //! | `connect.rs` | from a target to a channel |
 //! | `channel.rs` | the channel |
 //! | `calls.rs` | what its calls share |
+//! | `call_head.rs` | path, metadata and options of a call |
+//! | `stream_call.rs`, `client_stream.rs` | a call with streams |
 //! | `unary.rs` | a call with one request and one response |
 
+mod call_head;
 mod calls;
 mod channel;
+mod client_stream;
 mod connect;
+mod stream_call;
 mod unary;
 
 pub use calls::OutgoingCall;
 pub use channel::Channel;
 pub use connect::{ChannelBuilder, ConnectError};
+pub use stream_call::StreamCall;
 pub use unary::{UnaryCall, UnaryFuture};

@@ -187,12 +187,33 @@ impl Context {
         answer.request.as_ref().map_or(Poll::Pending, |request| request.poll_cancelled(task))
     }
 
-    /// The request with the metadata and trailers of its response. `None` if they were taken before.
-    pub(crate) fn take_request(&self) -> Option<(Request, Metadata, Metadata)> {
+    /// The request that stands for the call.
+    pub(crate) fn take_request(&self) -> Option<Request> {
+        self.answer().request.take()
+    }
+
+    /// Gives the call another request that stands for it. Returns the request if it has one.
+    pub(crate) fn hold(&self, request: Request) -> Result<(), Box<Request>> {
         let mut answer = self.answer();
-        let request = answer.request.take()?;
-        let metadata = mem::take(&mut answer.metadata);
-        Some((request, metadata, mem::take(&mut answer.trailers)))
+        if answer.request.is_some() {
+            return Err(Box::new(request));
+        }
+        answer.request = Some(request);
+        Ok(())
+    }
+
+    /// Whether a request stands for the call.
+    pub(crate) fn is_held(&self) -> bool {
+        self.answer().request.is_some()
+    }
+
+    /// The metadata before the response's body.
+    pub(crate) fn take_metadata(&self) -> Metadata {
+        mem::take(&mut self.answer().metadata)
+    }
+
+    pub(crate) fn take_trailers(&self) -> Metadata {
+        mem::take(&mut self.answer().trailers)
     }
 
     /// Runs a function in this context.

@@ -47,6 +47,7 @@
 //! | for | items |
 //! |---|---|
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
+//! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
 //! | methods | [`Server`], [`ServerBuilder`], [`Context`], [`IncomingCall`] for interceptors |
 //! | the end of a server | [`Serving::drain`], [`Drained`] |
 //! | results | [`Status`], [`Code`], [`Metadata`] |
@@ -84,12 +85,15 @@ mod response;
 mod server;
 mod spawning;
 mod status;
+mod streaming;
 mod timer;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 pub use apus::{Address, Bytes, CallError, Node, Peer, TraceContext};
-pub use client::{Channel, ChannelBuilder, ConnectError, OutgoingCall, UnaryCall, UnaryFuture};
+pub use client::{
+    Channel, ChannelBuilder, ConnectError, OutgoingCall, StreamCall, UnaryCall, UnaryFuture,
+};
 pub use code::Code;
 pub use context::Context;
 pub use metadata::{Metadata, MetadataError, MetadataValue};
@@ -99,6 +103,7 @@ pub use server::{
 };
 pub use spawning::{BoxTask, Spawn};
 pub use status::Status;
+pub use streaming::{StreamSender, Streaming};
 
 /// Handles may be used by any number of threads at once.
 const _: () = {

@@ -7,6 +7,7 @@
 //! | `intake.rs` | from a message to the handler of its method |
 //! | `method.rs` | the kinds of methods |
 //! | `handling.rs` | a request in the hands of its handler |
+//! | `server_stream.rs`, `stream_handling.rs`, `stream_table.rs` | calls with streams |
 //! | `answer.rs` | responses |
 //! | `admission.rs`, `in_service.rs` | limits on requests in service; the handlers that go on |
 //! | `draining.rs` | the orderly end |
@@ -22,7 +23,10 @@ mod handling;
 mod in_service;
 mod intake;
 mod method;
+mod server_stream;
 mod serving;
+mod stream_handling;
+mod stream_table;
 mod workers;
 
 pub use builder::{Server, ServerBuilder};

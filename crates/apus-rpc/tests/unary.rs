@@ -236,13 +236,11 @@ fn messages_without_a_valid_envelope_get_a_status() {
     let served = served(|server| server.route("/a.B/Echo", echo));
     let node = node();
     let client = node.client().expect("a client");
-    let table: [(&[u8], Code); 7] = [
+    let table: [(&[u8], Code); 6] = [
         (b"hello", Code::Unimplemented),
         (b"\xA2", Code::Unimplemented),
         (b"\xA1", Code::Internal),
         (b"\xA1\x09\0\0\0\0\0\0\0\0\0", Code::Unimplemented),
-        // HOLD of an unknown call.
-        (b"\xA1\x04\0\0\0\0\0\0\0\0\0", Code::Unimplemented),
         // OPEN without END.
         (b"\xA1\x01\0\0\0\0\0\0\0\0\0\x09/a.B/Echo\0", Code::Unimplemented),
         (b"\xA1\x01\x01\0\0\0\0\0\0\0\0\x09/a.B/Echo\x05", Code::Internal),

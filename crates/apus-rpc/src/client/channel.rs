@@ -6,8 +6,9 @@ use std::sync::Arc;
 use apus::{Address, Bytes, Connect};
 
 use crate::client::calls::Calls;
+use crate::client::stream_call::StreamCall;
 use crate::client::unary::UnaryCall;
-use crate::envelope::{MethodPath, Refusals};
+use crate::envelope::Refusals;
 
 /// Calls the methods of a service. Clones are the same channel; any number of threads and tasks may use it at once.
 ///
@@ -39,7 +40,12 @@ impl Channel {
     /// A call of a method with one request and one response. The path is `/SERVICE/METHOD`. The result is awaited, or a thread
     /// [waits](UnaryCall::wait) for it.
     pub fn unary(&self, path: impl Into<Bytes>, body: impl Into<Bytes>) -> UnaryCall<'_> {
-        UnaryCall::new(&self.calls, MethodPath::new(path), body.into())
+        UnaryCall::new(&self.calls, path, body.into())
+    }
+
+    /// A call of a method with streams: many requests, many responses, or both.
+    pub fn stream(&self, path: impl Into<Bytes>) -> StreamCall<'_> {
+        StreamCall::new(&self.calls, path)
     }
 
     /// Performs first contact with the server, which takes one round trip. A task awaits it, and a thread calls

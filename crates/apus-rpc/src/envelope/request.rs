@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::envelope::FIRST_BYTE;
 use crate::envelope::error::EnvelopeError;
 use crate::envelope::head_reader::HeadReader;
 use crate::envelope::head_writer::HeadWriter;
@@ -46,6 +47,8 @@ pub struct Opening {
     pub id: u64,
     /// The body ends with this message.
     pub ends: bool,
+    /// A HOLD follows.
+    pub holds: bool,
     /// The method.
     pub path: MethodPath,
     /// The metadata of the request.
@@ -59,6 +62,12 @@ const HOLD: u8 = 4;
 
 /// Flag of OPEN and PUSH.
 const END: u8 = 1;
+
+/// Flag of OPEN.
+const HOLDS: u8 = 2;
+
+/// Place of the flags.
+const FLAGS: usize = 2;
 
 /// Bytes before the fields of a kind.
 const FIXED: usize = 11;
@@ -80,19 +89,30 @@ impl RequestHead {
             return Err(EnvelopeError::UnknownKind { kind });
         }
         //= docs/rpc-wire.md#E4
-        let ends = reader.byte()? & END != 0;
+        let flags = reader.byte()?;
+        let (ends, holds) = (flags & END != 0, flags & HOLDS != 0);
         let id = reader.u64()?;
         let head = match kind {
             OPEN => {
                 let path = MethodPath::new(reader.bytes()?)?;
                 let metadata = pairs::read(&mut reader, limits.pairs)?;
-                Self::Open(Opening { id, ends, path, metadata })
+                Self::Open(Opening { id, ends, holds, path, metadata })
             }
             PUSH => Self::Push { id, ends, seq: reader.varint()? },
             PULL => Self::Pull { id, seq: reader.varint()? },
             _ => Self::Hold { id },
         };
         Ok((head, reader.chunks()))
+    }
+
+    /// Whether a message is a PUSH, PULL or HOLD of this version, as far as its first bytes say.
+    pub(crate) fn is_about_stream(message: &[u8]) -> bool {
+        matches!(message, [FIRST_BYTE, PUSH..=HOLD, ..])
+    }
+
+    /// Sets the flags of an OPEN that was encoded.
+    pub(crate) fn set_flags(message: &mut [u8], ends: bool, holds: bool) {
+        message[FLAGS] = if ends { END } else { 0 } | if holds { HOLDS } else { 0 };
     }
 
     /// The head as bytes, with room for `body` bytes behind it.
@@ -116,7 +136,11 @@ impl Opening {
     /// The head as bytes, with room for `body` bytes behind it.
     #[must_use]
     pub fn encode(&self, body: usize) -> Vec<u8> {
-        encode_open(self.id, self.ends, &self.path, &self.metadata, body)
+        let mut message = encode_open(self.id, self.ends, &self.path, &self.metadata, body);
+        if self.holds {
+            message[FLAGS] |= HOLDS;
+        }
+        message
     }
 }
 

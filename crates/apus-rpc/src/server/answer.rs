@@ -7,14 +7,14 @@ use crate::envelope::{EnvelopeLimits, ResponseHead};
 use crate::metadata::Metadata;
 use crate::status::Status;
 
-/// Answers with the response of a handler. Returns the status that was sent in its place, if it could not be sent.
+/// Answers with the response of a handler, or with a status if the response cannot be sent.
 pub(crate) fn succeed(
     request: Request,
     metadata: Metadata,
     trailers: Metadata,
     body: Bytes,
     limits: &EnvelopeLimits,
-) -> Option<Status> {
+) {
     let mut end = Status::new(Code::Ok, "");
     if !trailers.is_empty() {
         end = end.with_metadata(trailers);
@@ -24,14 +24,12 @@ pub(crate) fn succeed(
     let mut message = head.encode(body.len());
     if message.len() > limits.head {
         let status = head_too_long(message.len(), limits.head);
-        fail(request, Metadata::new(), Metadata::new(), &status, limits);
-        return Some(status);
+        return fail(request, Metadata::new(), Metadata::new(), &status, limits);
     }
     message.extend_from_slice(&body);
-    let failed = request.reply(message).err()?;
+    let Err(failed) = request.reply(message) else { return };
     let status = Status::new(Code::ResourceExhausted, failed.error().to_string());
     fail(failed.into_request(), Metadata::new(), Metadata::new(), &status, limits);
-    Some(status)
 }
 
 /// Answers with a status.
@@ -47,16 +45,28 @@ pub(crate) fn fail(
         end.metadata_mut().extend(trailers);
     }
     let metadata = (!metadata.is_empty()).then_some(metadata);
-    let mut message = ResponseHead { metadata, end: Some(end), more: false }.encode(0);
-    if message.len() > limits.head {
-        let shorter = head_too_long(message.len(), limits.head);
-        let text = format!("{}; its status was {}", shorter.message(), status.code());
-        let shorter = Status::new(Code::ResourceExhausted, text);
-        let shorter = shorter.with_execution(status.execution());
-        message = ResponseHead { end: Some(shorter), ..ResponseHead::default() }.encode(0);
-    }
+    let head = ResponseHead { metadata, end: Some(end), more: false };
+    let (message, _) = bounded(&head, 0, limits);
     // The client may have gone.
     let _ = request.reply(message);
+}
+
+/// A head with room for a body, and whether the call ends with it. A head that is longer than a client takes is replaced by a status.
+pub(crate) fn bounded(
+    head: &ResponseHead,
+    body: usize,
+    limits: &EnvelopeLimits,
+) -> (Vec<u8>, bool) {
+    let message = head.encode(body);
+    if message.len() <= limits.head {
+        return (message, head.end.is_some());
+    }
+    let mut status = head_too_long(message.len(), limits.head);
+    if let Some(end) = head.end.as_ref().filter(|end| end.code() != Code::Ok) {
+        let text = format!("{}; its status was {}", status.message(), end.code());
+        status = Status::new(status.code(), text).with_execution(end.execution());
+    }
+    (ResponseHead { end: Some(status), ..ResponseHead::default() }.encode(0), true)
 }
 
 /// The head of a response is longer than a client takes.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
 use apus::{Bytes, Node};
 
@@ -13,11 +14,13 @@ use crate::envelope::{EnvelopeLimits, MethodPath};
 use crate::server::admission::Admission;
 use crate::server::in_service::InService;
 use crate::server::intake::{IncomingCall, Intake, Interceptor};
-use crate::server::method::{Method, Unary};
+use crate::server::method::{Method, Unary, WithStreams};
 use crate::server::serving::{ServeError, Serving};
+use crate::server::stream_table::StreamTable;
 use crate::server::workers::Workers;
 use crate::spawning::Spawn;
 use crate::status::Status;
+use crate::streaming::{StreamSender, Streaming};
 
 /// The methods of a port. [`Server::builder`] begins one.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ impl Server {
             interceptors: Vec::new(),
             concurrency: usize::MAX,
             per_peer: None,
+            streams_per_peer: 1000,
+            hold_within: Duration::from_secs(10),
             limits: EnvelopeLimits::new(),
             spawner: None,
             threads: 1,
@@ -48,6 +53,8 @@ pub struct ServerBuilder<'n> {
     interceptors: Vec<Interceptor>,
     concurrency: usize,
     per_peer: Option<usize>,
+    streams_per_peer: usize,
+    hold_within: Duration,
     limits: EnvelopeLimits,
     spawner: Option<Arc<dyn Spawn>>,
     threads: usize,
@@ -74,13 +81,56 @@ impl ServerBuilder<'_> {
         F: Future<Output = Result<B, Status>> + Send + 'static,
         B: Into<Bytes> + 'static,
     {
+        self.add(path, Box::new(Unary { handler }));
+        self
+    }
+
+    /// Serves a method with streams: many requests, many responses, or both. The handler reads requests from [`Streaming`], sends
+    /// responses to [`StreamSender`], and ends the call by its result.
+    ///
+    /// Messages that a handler sends between two waits share packets. Otherwise as [`route`](Self::route).
+    ///
+    /// ```
+    /// use apus_rpc::{Context, Status, StreamSender, Streaming};
+    ///
+    /// /// Answers each request with its length.
+    /// async fn lengths(_: Context, mut requests: Streaming, mut responses: StreamSender) -> Result<(), Status> {
+    ///     while let Some(request) = requests.next().await {
+    ///         responses.send(request?.len().to_string()).await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # fn example(node: &apus_rpc::Node) {
+    /// # let _ =
+    /// apus_rpc::Server::builder(node).stream("/text.Measure/Lengths", lengths)
+    /// # ;
+    /// # }
+    /// ```
+    pub fn stream<F>(
+        mut self,
+        path: &str,
+        handler: impl Fn(Context, Streaming, StreamSender) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        self.add(path, Box::new(WithStreams { handler }));
+        self
+    }
+
+    fn add(&mut self, path: &str, method: Box<dyn Method>) {
         if MethodPath::new(path.to_owned()).is_err() {
             self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
         }
-        let method = Box::new(Unary { handler });
         if self.methods.insert(path.to_owned(), method).is_some() {
             self.fault.get_or_insert_with(|| ServeError::Twice(path.to_owned()));
         }
+    }
+
+    /// Most calls with streams of one node at a time. Further ones are refused with
+    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted). Default 1,000.
+    pub fn streams_per_peer(mut self, streams: usize) -> Self {
+        self.streams_per_peer = streams;
         self
     }
 
@@ -124,6 +174,14 @@ impl ServerBuilder<'_> {
         self
     }
 
+    /// The time after the first part of a response in which a client that has not announced that it holds its call has to do so.
+    /// Clients of this library announce it. Default 10 s.
+    //= docs/rpc-wire.md#E27
+    pub fn hold_within(mut self, time: Duration) -> Self {
+        self.hold_within = time;
+        self
+    }
+
     /// Limits on the messages of clients, and on the heads of responses.
     pub fn limits(mut self, limits: EnvelopeLimits) -> Self {
         self.limits = limits;
@@ -158,7 +216,8 @@ impl ServerBuilder<'_> {
             methods: self.methods,
             interceptors: self.interceptors,
             admission: Arc::new(Admission::new(self.concurrency, self.per_peer)),
-            in_service: Arc::new(InService::new(self.limits)),
+            in_service: Arc::new(InService::new(self.limits, self.hold_within)),
+            streams: Arc::new(StreamTable::new(self.streams_per_peer)),
             spawner: self.spawner.unwrap_or_else(workers),
             draining: AtomicBool::new(false),
         };

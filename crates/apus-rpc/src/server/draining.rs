@@ -27,10 +27,12 @@ pub(crate) async fn drain(
     intake.draining.store(true, Ordering::SeqCst);
     let before = intake.admission.in_service();
     idle_within(&intake, at_most).await;
-    let cancelled = intake.in_service.cancel();
-    if cancelled > 0 {
-        idle_within(&intake, CANCELLED_MAX).await;
-    }
+    let counters = &intake.in_service.counters;
+    let given_up = counters.given_up();
+    intake.in_service.cancel();
+    idle_within(&intake, CANCELLED_MAX).await;
+    let given_up = usize::try_from(counters.given_up() - given_up).unwrap_or(usize::MAX);
+    let cancelled = given_up + intake.admission.in_service();
     Ended { finished: before.saturating_sub(cancelled), cancelled }
 }
 

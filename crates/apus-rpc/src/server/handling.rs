@@ -24,17 +24,29 @@ pub(crate) struct Accepted {
     in_service: Arc<InService>,
     /// From the moment at which the handler has to wait.
     entry: Option<Entry>,
+    /// The handler has ended. The last chunks of a stream may wait.
+    has_ended: bool,
     _permit: Permit,
 }
 
 impl Accepted {
     pub(crate) fn new(context: Context, in_service: &Arc<InService>, permit: Permit) -> Self {
         count(&in_service.counters.begun);
-        Self { context, in_service: Arc::clone(in_service), entry: None, _permit: permit }
+        Self {
+            context,
+            in_service: Arc::clone(in_service),
+            entry: None,
+            has_ended: false,
+            _permit: permit,
+        }
+    }
+
+    pub(crate) fn in_service(&self) -> &InService {
+        &self.in_service
     }
 
     /// The handler has to wait.
-    fn note_waiting(&mut self) {
+    pub(crate) fn note_waiting(&mut self) {
         let enter = || self.in_service.enter(self.context.clone());
         self.entry.get_or_insert_with(enter);
     }
@@ -44,36 +56,54 @@ impl Accepted {
     }
 
     /// Answers with the result of the handler.
-    fn answer(&mut self, result: Result<Bytes, Status>) {
-        let Some((request, metadata, trailers)) = self.context.take_request() else { return };
-        let failed = match result {
-            Ok(body) => answer::succeed(request, metadata, trailers, body, &self.in_service.limits)
-                .is_some(),
-            Err(status) => {
-                answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
-                true
+    pub(crate) fn answer(&mut self, result: Result<Bytes, Status>) {
+        self.has_ended = true;
+        let Some(request) = self.context.take_request() else { return };
+        let (metadata, trailers) = (self.context.take_metadata(), self.context.take_trailers());
+        let (counters, limits) = (&self.in_service.counters, &self.in_service.limits);
+        match result {
+            Ok(body) => {
+                count(&counters.succeeded);
+                answer::succeed(request, metadata, trailers, body, limits);
             }
-        };
-        count(if failed {
-            &self.in_service.counters.failed
-        } else {
-            &self.in_service.counters.succeeded
-        });
+            Err(status) => {
+                count(&counters.failed);
+                answer::fail(request, metadata, trailers, &status, limits);
+            }
+        }
     }
 
     /// Answers in place of a handler that has panicked.
     #[cold]
     pub(crate) fn panicked(&mut self) {
+        let status = self.note_panic();
+        self.answer(Err(status));
+    }
+
+    /// Counts a panic, and returns the status of its call.
+    #[cold]
+    pub(crate) fn note_panic(&self) -> Status {
         count(&self.in_service.counters.panics);
-        self.answer(Err(Status::new(Code::Internal, "the handler panicked")));
+        Status::new(Code::Internal, "the handler panicked")
+    }
+
+    /// The handler of a stream has ended.
+    pub(crate) fn note_end(&mut self, succeeded: bool) {
+        let counters = &self.in_service.counters;
+        count(if succeeded { &counters.succeeded } else { &counters.failed });
+        self.has_ended = true;
     }
 }
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        let Some((request, ..)) = self.context.take_request() else { return };
+        if self.has_ended {
+            return;
+        }
         count(&self.in_service.counters.given_up);
         self.context.cancel();
+        // That of a stream is answered before.
+        let Some(request) = self.context.take_request() else { return };
         let status = Status::new(Code::Cancelled, "the handler was dropped before its end");
         let (metadata, trailers) = Default::default();
         answer::fail(request, metadata, trailers, &status, &self.in_service.limits);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::context::Context;
 use crate::envelope::EnvelopeLimits;
@@ -11,6 +12,8 @@ use crate::server::counters::ServerCounters;
 pub(crate) struct InService {
     pub(crate) counters: Arc<ServerCounters>,
     pub(crate) limits: EnvelopeLimits,
+    /// The time after the first part of a response in which a late HOLD has to arrive.
+    pub(crate) hold_within: Duration,
     state: Mutex<State>,
 }
 
@@ -22,8 +25,8 @@ struct State {
 }
 
 impl InService {
-    pub(crate) fn new(limits: EnvelopeLimits) -> Self {
-        Self { counters: Arc::default(), limits, state: Mutex::default() }
+    pub(crate) fn new(limits: EnvelopeLimits, hold_within: Duration) -> Self {
+        Self { counters: Arc::default(), limits, hold_within, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -42,15 +45,14 @@ impl InService {
         Entry { in_service: Arc::clone(self), number }
     }
 
-    /// Gives all requests up, also those whose handlers wait later. Returns their number.
-    pub(crate) fn cancel(&self) -> usize {
+    /// Gives all requests up, also those whose handlers wait later.
+    pub(crate) fn cancel(&self) {
         let contexts: Vec<Context> = {
             let mut state = self.state();
             state.is_over = true;
             state.contexts.values().cloned().collect()
         };
         contexts.iter().for_each(Context::cancel);
-        contexts.len()
     }
 }
 

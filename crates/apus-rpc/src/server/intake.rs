@@ -16,7 +16,8 @@ use crate::server::answer;
 use crate::server::counters::count;
 use crate::server::handling::Accepted;
 use crate::server::in_service::InService;
-use crate::server::method::Method;
+use crate::server::method::{Method, Opened};
+use crate::server::stream_table::StreamTable;
 use crate::spawning::Spawn;
 use crate::status::{Execution, Status};
 
@@ -67,6 +68,9 @@ struct Chosen<'a> {
     method: &'a dyn Method,
     path: MethodPath,
     metadata: Metadata,
+    id: u64,
+    ends: bool,
+    holds: bool,
     body: Bytes,
     permit: Permit,
 }
@@ -81,6 +85,7 @@ pub(crate) struct Intake {
     pub(crate) interceptors: Vec<Interceptor>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) in_service: Arc<InService>,
+    pub(crate) streams: Arc<StreamTable>,
     pub(crate) spawner: Arc<dyn Spawn>,
     pub(crate) draining: AtomicBool,
 }
@@ -89,6 +94,9 @@ impl Intake {
     /// Takes a request: it is answered, or its handler goes on in a task.
     pub(crate) fn take(&self, mut request: Request) {
         let message = request.take_body();
+        if RequestHead::is_about_stream(&message) {
+            return self.take_about_stream(request, &message);
+        }
         match self.choose(&request, &message) {
             Ok(chosen) => self.begin(request, chosen),
             Err(status) => {
@@ -98,13 +106,26 @@ impl Intake {
         }
     }
 
+    /// Takes a message about a call with streams that goes on.
+    fn take_about_stream(&self, request: Request, message: &Bytes) {
+        let limits = &self.in_service.limits;
+        match RequestHead::decode(message, limits).map_err(|error| self.refused(error)) {
+            Ok((head, chunk)) => self.streams.take(head, chunk, request, &*self.spawner),
+            Err(status) => {
+                let (metadata, trailers) = Default::default();
+                answer::fail(request, metadata, trailers, &status, limits);
+            }
+        }
+    }
+
     /// Calls the handler and polls its future once. It goes on in a task if it has to wait, or if the body is long.
     fn begin(&self, request: Request, chosen: Chosen<'_>) {
-        let Chosen { method, path, metadata, body, permit } = chosen;
+        let Chosen { method, path, metadata, id, ends, holds, body, permit } = chosen;
         let length = body.len();
         let context = Context::new(path, metadata, request, Arc::clone(&self.spawner));
         let accepted = Accepted::new(context, &self.in_service, permit);
-        let Some(mut task) = method.begin(accepted, body) else { return };
+        let opened = Opened { id, ends, holds, body, streams: &self.streams };
+        let Some(mut task) = method.begin(accepted, opened) else { return };
         if length <= INLINE_MAX {
             let mut context = task::Context::from_waker(Waker::noop());
             if task.as_mut().poll(&mut context).is_ready() {
@@ -121,12 +142,35 @@ impl Intake {
         let admitted = self.admission.admit(request.from().host);
         let permit = admitted.inspect_err(|_| count(&counters.over_limits))?;
         let (opening, body) = self.opening(message)?;
-        let Opening { path, mut metadata, .. } = opening;
+        let id = opening.id;
+        let chosen = self.method(request, opening, body, permit);
+        chosen.inspect_err(|_| self.streams.note_over(request.from(), id))
+    }
+
+    /// The method of an OPEN, unless it is refused.
+    fn method(
+        &self,
+        request: &Request,
+        opening: Opening,
+        body: Bytes,
+        permit: Permit,
+    ) -> Result<Chosen<'_>, Status> {
+        let counters = &self.in_service.counters;
+        let Opening { id, ends, holds, path, mut metadata } = opening;
         let Some(method) = self.methods.get(path.as_str()) else {
             count(&counters.unknown_methods);
             let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
             return Err(status.not_executed());
         };
+        //= docs/rpc-wire.md#E11
+        if !ends && !method.is_stream() {
+            let status = Status::new(Code::Unimplemented, format!("{path} takes one message"));
+            return Err(status.not_executed());
+        }
+        if !method.is_stream() {
+            let checked = self.in_service.limits.check_frame(body.len());
+            checked.map_err(|error| self.refused(error))?;
+        }
         for interceptor in &self.interceptors {
             let mut call = IncomingCall { request, path: &path, metadata: &mut metadata };
             if let Err(status) = interceptor(&mut call) {
@@ -134,7 +178,7 @@ impl Intake {
                 return Err(status.not_executed());
             }
         }
-        Ok(Chosen { method: &**method, path, metadata, body, permit })
+        Ok(Chosen { method: &**method, path, metadata, id, ends, holds, body, permit })
     }
 
     /// A panic outside of a handler, as of an interceptor.
@@ -143,30 +187,27 @@ impl Intake {
         count(&self.in_service.counters.panics);
     }
 
-    /// The head and the body of a request for a method without streams.
-    //= docs/rpc-wire.md#E15
+    /// The head of an OPEN and its chunks.
     fn opening(&self, message: &Bytes) -> Result<(Opening, Bytes), Status> {
-        let refused = |error: EnvelopeError| {
-            self.in_service.counters.refusals.count(&error);
-            error.of_request()
-        };
-        let (head, body) =
-            RequestHead::decode(message, &self.in_service.limits).map_err(refused)?;
-        self.in_service.limits.check_frame(body.len()).map_err(refused)?;
+        let limits = &self.in_service.limits;
+        let decoded = RequestHead::decode(message, limits);
+        let (head, body) = decoded.map_err(|error| self.refused(error))?;
         //= docs/rpc-wire.md#E14
         if self.draining.load(Ordering::Acquire) {
             count(&self.in_service.counters.drained);
             let status = Status::new(Code::Unavailable, "the server is about to end");
             return Err(status.with_execution(Execution::NoneByDraining));
         }
-        //= docs/rpc-wire.md#E11
         match head {
-            RequestHead::Open(opening) if opening.ends => Ok((opening, body)),
-            _ => {
-                count(&self.in_service.counters.unknown_methods);
-                let text = "the message belongs to a stream, which no method here has";
-                Err(Status::new(Code::Unimplemented, text).not_executed())
-            }
+            RequestHead::Open(opening) => Ok((opening, body)),
+            // Other kinds go another way.
+            _ => Err(Status::new(Code::Internal, "the message is no OPEN").not_executed()),
         }
+    }
+
+    //= docs/rpc-wire.md#E15
+    fn refused(&self, error: EnvelopeError) -> Status {
+        self.in_service.counters.refusals.count(&error);
+        error.of_request()
     }
 }

@@ -1,0 +1,169 @@
+//! The head of a call that is not sent yet, which all kinds of calls have.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apus::{Bytes, CallOptions, TraceContext};
+
+use crate::client::calls::Calls;
+use crate::code::Code;
+use crate::context::Context;
+use crate::envelope::{self, EnvelopeError, MethodPath};
+use crate::metadata::{Metadata, MetadataError};
+use crate::status::Status;
+
+/// Path, metadata and options of a call. It inherits from the request in whose handler it is made.
+pub(crate) struct CallHead<'c> {
+    pub(crate) calls: &'c Arc<Calls>,
+    path: MethodPath,
+    metadata: Metadata,
+    /// By which the request ends that the call belongs to.
+    until: Option<Instant>,
+    deadline: Option<Duration>,
+    trace: Option<TraceContext>,
+    fault: Option<Status>,
+}
+
+impl<'c> CallHead<'c> {
+    pub(crate) fn new(calls: &'c Arc<Calls>, path: impl Into<Bytes>) -> Self {
+        let inherited = Context::current();
+        let until = inherited.as_ref().and_then(Context::deadline);
+        let trace = inherited.as_ref().and_then(Context::trace);
+        let (metadata, deadline, fault) = (Metadata::new(), None, None);
+        let unknown = MethodPath::unknown();
+        let mut head = Self { calls, path: unknown, metadata, until, deadline, trace, fault };
+        match MethodPath::new(path) {
+            Ok(path) => head.path = path,
+            Err(error) => head.refuse(error.to_string()),
+        }
+        head
+    }
+
+    pub(crate) fn path(&self) -> &MethodPath {
+        &self.path
+    }
+
+    /// The first misuse is the status of the call.
+    #[cold]
+    fn refuse(&mut self, text: String) {
+        let status = || Status::new(Code::InvalidArgument, text).not_executed();
+        self.fault.get_or_insert_with(status);
+    }
+
+    pub(crate) fn note(&mut self, result: Result<(), MetadataError>) {
+        if let Err(error) = result {
+            self.refuse(error.to_string());
+        }
+    }
+
+    pub(crate) fn metadata(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = Some(deadline);
+    }
+
+    pub(crate) fn set_trace(&mut self, trace: TraceContext) {
+        self.trace = Some(trace);
+    }
+
+    pub(crate) fn detach(&mut self) {
+        (self.until, self.trace) = (None, None);
+    }
+
+    /// The options of the call, after the interceptors have seen it.
+    //= docs/rpc-wire.md#E12
+    pub(crate) fn prepare(&mut self) -> Result<CallOptions, Status> {
+        if let Some(status) = self.fault.take() {
+            return Err(status);
+        }
+        self.calls.intercept(&self.path, &mut self.metadata).map_err(Status::not_executed)?;
+        let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let deadline = [remaining, self.deadline].into_iter().flatten().min();
+        options(deadline, self.trace)
+    }
+
+    /// The bytes of an OPEN, with room for a body.
+    pub(crate) fn open(&self, id: u64, ends: bool, body: usize) -> Result<Vec<u8>, Status> {
+        let message = envelope::encode_open(id, ends, &self.path, &self.metadata, body);
+        let limit = self.calls.limits.head;
+        if message.len() > limit {
+            let error = EnvelopeError::HeadTooLong { limit };
+            return Err(Status::new(error.code(), error.to_string()).not_executed());
+        }
+        Ok(message)
+    }
+
+    /// When the call ends, and its trace context.
+    pub(crate) fn bounds(&self) -> (Option<Instant>, Option<TraceContext>) {
+        let own = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
+        ([self.until, own].into_iter().flatten().min(), self.trace)
+    }
+}
+
+/// The options of a call with so much time left.
+pub(crate) fn options(
+    deadline: Option<Duration>,
+    trace: Option<TraceContext>,
+) -> Result<CallOptions, Status> {
+    let mut options = CallOptions::new();
+    if let Some(deadline) = deadline {
+        if deadline.is_zero() {
+            let text = "the deadline had passed before the call began";
+            return Err(Status::new(Code::DeadlineExceeded, text).not_executed());
+        }
+        options = options.deadline(deadline);
+    }
+    if let Some(trace) = trace {
+        options = options.trace_context(trace);
+    }
+    Ok(options)
+}
+
+/// The setters of a call with a field `head`.
+macro_rules! call_setters {
+    () => {
+        /// Adds a pair to the metadata of the request. A pair that [`Metadata::append`] refuses ends the call with
+        /// [`Code::InvalidArgument`](crate::Code::InvalidArgument), and nothing is sent.
+        pub fn metadata(mut self, name: &str, value: impl Into<String>) -> Self {
+            let result = self.head.metadata().append(name, value);
+            self.head.note(result);
+            self
+        }
+
+        /// Adds a pair of bytes to the metadata of the request. The name ends in `-bin`.
+        pub fn metadata_bin(mut self, name: &str, value: impl Into<Bytes>) -> Self {
+            let result = self.head.metadata().append_bin(name, value);
+            self.head.note(result);
+            self
+        }
+
+        /// Adds many pairs to the metadata of the request.
+        pub fn all_metadata(mut self, metadata: Metadata) -> Self {
+            self.head.metadata().extend(metadata);
+            self
+        }
+
+        /// Ends the call with [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded) if it has not ended this long after it was sent.
+        /// Default: no deadline, except that of the request in whose handler the call is made, which always holds.
+        pub fn deadline(mut self, deadline: Duration) -> Self {
+            self.head.set_deadline(deadline);
+            self
+        }
+
+        /// Sends the call's place in a distributed trace.
+        pub fn trace(mut self, context: TraceContext) -> Self {
+            self.head.set_trace(context);
+            self
+        }
+
+        /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context.
+        pub fn detached(mut self) -> Self {
+            self.head.detach();
+            self
+        }
+    };
+}
+
+pub(crate) use call_setters;

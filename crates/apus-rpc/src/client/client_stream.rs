@@ -1,0 +1,471 @@
+//! The client's side of a call with streams.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use apus::{Bytes, Call, CallError, TraceContext};
+
+use crate::client::call_head::{CallHead, options};
+use crate::client::calls::Calls;
+use crate::code::Code;
+use crate::envelope::{EnvelopeError, RequestHead, ResponseHead};
+use crate::metadata::Metadata;
+use crate::status::{Execution, Status};
+use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
+use crate::streaming::in_order::{InOrder, Place};
+use crate::streaming::reader::ChunkSource;
+use crate::streaming::sender::ChunkSink;
+
+/// PUSHes, and PULLs, that are under way at a time.
+//= docs/rpc-wire.md#E24
+const UNDER_WAY: usize = 2;
+
+/// Bytes that the reader has not taken beyond which nothing more is pulled.
+//= docs/rpc-wire.md#E24
+const INBOX_MAX: usize = CHUNK_MAX;
+
+/// A call with streams.
+pub(crate) struct ClientStream {
+    calls: Arc<Calls>,
+    id: u64,
+    until: Option<Instant>,
+    trace: Option<TraceContext>,
+    state: Mutex<State>,
+    ends: Arc<Ends>,
+    /// Wakes the tasks of both ends.
+    waker: Waker,
+}
+
+struct State {
+    opening: Opening,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    hold: Option<Call>,
+    /// The status of the call, [`Code::Ok`] after a response in order.
+    end: Option<Status>,
+}
+
+enum Opening {
+    /// The bytes of the OPEN, without the flag END and chunks.
+    New {
+        head: Vec<u8>,
+    },
+    Sent(Call),
+    Answered,
+}
+
+struct Outgoing {
+    chunks: ChunkQueue,
+    pushes: Vec<Call>,
+    next: u64,
+    /// No message follows those in `chunks`.
+    is_closed: bool,
+    /// The flag END was sent, or the server takes no more.
+    is_over: bool,
+}
+
+struct Incoming {
+    pulls: Vec<(u64, Call)>,
+    next: u64,
+    parts: InOrder<(ResponseHead, Bytes)>,
+    chunks: VecDeque<Bytes>,
+    bytes: usize,
+    metadata: Option<Metadata>,
+    /// The response goes on: it is pulled.
+    has_more: bool,
+}
+
+/// A failure after the OPEN was sent: the handler may have begun.
+fn later(status: Status) -> Status {
+    status.with_execution(Execution::Possible)
+}
+
+/// The tasks of the two ends of a stream.
+#[derive(Default)]
+struct Ends {
+    tasks: Mutex<[Option<Waker>; 2]>,
+    /// An answer may be there, or a call was not polled yet.
+    is_due: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Reader,
+    Sender,
+}
+
+impl Ends {
+    fn wait(&self, end: End, task: &Context<'_>) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut tasks[end as usize] {
+            Some(waker) => waker.clone_from(task.waker()),
+            waker => *waker = Some(task.waker().clone()),
+        }
+    }
+}
+
+impl Wake for Ends {
+    fn wake(self: Arc<Self>) {
+        self.is_due.store(true, Ordering::SeqCst);
+        let tasks = mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl ClientStream {
+    /// A call that is not sent yet.
+    pub(crate) fn new(head: &mut CallHead<'_>) -> Result<Self, Status> {
+        head.prepare()?;
+        let (until, trace) = head.bounds();
+        let calls = Arc::clone(head.calls);
+        let id = calls.next_id();
+        let opening = Opening::New { head: head.open(id, false, 0)? };
+        let outgoing = Outgoing {
+            chunks: ChunkQueue::default(),
+            pushes: Vec::new(),
+            next: 1,
+            is_closed: false,
+            is_over: false,
+        };
+        let incoming = Incoming {
+            pulls: Vec::new(),
+            next: 1,
+            parts: InOrder::new(),
+            chunks: VecDeque::new(),
+            bytes: 0,
+            metadata: None,
+            has_more: false,
+        };
+        let state = Mutex::new(State { opening, outgoing, incoming, hold: None, end: None });
+        let ends = Arc::new(Ends::default());
+        let waker = Arc::clone(&ends).into();
+        Ok(Self { calls, id, until, trace, state, ends, waker })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends one message, and no more.
+    pub(crate) fn send_only(&self, message: &Bytes) {
+        let mut state = self.state();
+        state.outgoing.chunks.push_message(message);
+        state.outgoing.is_closed = true;
+        self.send(&mut state);
+    }
+
+    fn call(&self, message: Vec<u8>) -> Result<Call, Status> {
+        let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let options = options(remaining, self.trace)?;
+        self.ends.is_due.store(true, Ordering::SeqCst);
+        Ok(self.calls.client.call(self.calls.to, message).options(options).start()?)
+    }
+
+    /// A call after the OPEN.
+    fn call_later(&self, message: Vec<u8>) -> Result<Call, Status> {
+        self.call(message).map_err(later)
+    }
+
+    /// Sends what may be sent. An error is the status of the call.
+    fn send(&self, state: &mut State) {
+        if state.end.is_none()
+            && let Err(status) = self.try_send(state)
+        {
+            state.fail(status);
+        }
+    }
+
+    //= docs/rpc-wire.md#E21
+    //= docs/rpc-wire.md#E24
+    fn try_send(&self, state: &mut State) -> Result<(), Status> {
+        let outgoing = &mut state.outgoing;
+        if matches!(state.opening, Opening::New { .. }) {
+            if outgoing.chunks.is_empty() && !outgoing.is_closed {
+                return Ok(());
+            }
+            return self.open(state).and_then(|()| self.try_send(state));
+        }
+        while !outgoing.is_over
+            && outgoing.pushes.len() < UNDER_WAY
+            && (!outgoing.chunks.is_empty() || outgoing.is_closed)
+        {
+            let chunk = outgoing.chunks.pop().unwrap_or_default();
+            let ends = outgoing.is_closed && outgoing.chunks.is_empty();
+            let head = RequestHead::Push { id: self.id, ends, seq: outgoing.next };
+            let mut message = head.encode(chunk.len());
+            message.extend_from_slice(&chunk);
+            outgoing.pushes.push(self.call_later(message)?);
+            outgoing.next += 1;
+            outgoing.is_over = ends;
+        }
+        Ok(())
+    }
+
+    /// Sends the OPEN, and the HOLD with it.
+    //= docs/rpc-wire.md#E22
+    fn open(&self, state: &mut State) -> Result<(), Status> {
+        if let Opening::New { head } = &mut state.opening {
+            let message = mem::take(head);
+            state.opening = Opening::Sent(self.call(state.outgoing.open(message))?);
+            state.hold = Some(self.call_later(RequestHead::Hold { id: self.id }.encode(0))?);
+        }
+        Ok(())
+    }
+
+    /// Moves the call on until it waits for the server: sends chunks, pulls, and takes answers.
+    fn advance(&self, state: &mut State) {
+        while state.end.is_none() && self.ends.is_due.swap(false, Ordering::SeqCst) {
+            let moved = self.try_send(state).and_then(|()| self.pull(state));
+            match moved.and_then(|()| self.take_answers(state)) {
+                Ok(true) => self.ends.is_due.store(true, Ordering::SeqCst),
+                Ok(false) => {}
+                Err(status) => state.fail(status),
+            }
+        }
+    }
+
+    /// Takes the answers that are there. Returns whether there were any.
+    fn take_answers(&self, state: &mut State) -> Result<bool, Status> {
+        let mut task = Context::from_waker(&self.waker);
+        let mut any = self.take_credit(&mut state.outgoing, &mut task)?;
+        if let Opening::Sent(call) = &mut state.opening
+            && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
+        {
+            state.opening = Opening::Answered;
+            let (head, chunk) = self.decode(result)?;
+            state.accept(head, chunk);
+            any = true;
+        }
+        //= docs/rpc-wire.md#E22
+        if let Some(call) = &mut state.hold
+            && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
+        {
+            state.hold = None;
+            // The answer says that the call is over, and its status comes with a PULL.
+            result.map_err(|error| later(error.into()))?;
+        }
+        let mut at = 0;
+        while let Some((seq, call)) = state.incoming.pulls.get_mut(at) {
+            let Poll::Ready(result) = Pin::new(call).poll(&mut task) else {
+                at += 1;
+                continue;
+            };
+            let seq = *seq;
+            drop(state.incoming.pulls.swap_remove(at));
+            let part = self.decode(result).map_err(later)?;
+            if state.incoming.parts.place(seq) == Place::Kept {
+                state.incoming.parts.push(seq, part);
+            }
+            any = true;
+        }
+        while state.end.is_none()
+            && let Some((head, chunk)) = state.incoming.parts.pop()
+        {
+            state.accept(head, chunk);
+        }
+        Ok(any)
+    }
+
+    /// Takes the answers to PUSHes. Returns whether there were any.
+    fn take_credit(&self, outgoing: &mut Outgoing, task: &mut Context<'_>) -> Result<bool, Status> {
+        let (mut at, before) = (0, outgoing.pushes.len());
+        while let Some(call) = outgoing.pushes.get_mut(at) {
+            let Poll::Ready(result) = Pin::new(call).poll(task) else {
+                at += 1;
+                continue;
+            };
+            drop(outgoing.pushes.swap_remove(at));
+            let (head, _) = self.decode(result).map_err(later)?;
+            //= docs/rpc-wire.md#E25
+            if head.end.is_some() {
+                outgoing.is_over = true;
+                outgoing.chunks.clear();
+            }
+        }
+        Ok(outgoing.pushes.len() < before)
+    }
+
+    /// Asks for more of the response.
+    //= docs/rpc-wire.md#E22
+    fn pull(&self, state: &mut State) -> Result<(), Status> {
+        let incoming = &mut state.incoming;
+        if !incoming.has_more || state.end.is_some() {
+            return Ok(());
+        }
+        //= docs/rpc-wire.md#E24
+        while incoming.pulls.len() + incoming.parts.early() < UNDER_WAY
+            && incoming.bytes < INBOX_MAX
+        {
+            let seq = incoming.next;
+            let call = self.call_later(RequestHead::Pull { id: self.id, seq }.encode(0))?;
+            incoming.pulls.push((seq, call));
+            incoming.next += 1;
+        }
+        Ok(())
+    }
+
+    fn decode(&self, result: Result<Bytes, CallError>) -> Result<(ResponseHead, Bytes), Status> {
+        //= docs/rpc-wire.md#E16
+        let refused = |error: EnvelopeError| {
+            self.calls.refusals.count(&error);
+            error.of_response()
+        };
+        ResponseHead::decode(&result?, &self.calls.limits).map_err(refused)
+    }
+}
+
+impl Outgoing {
+    /// The bytes of the OPEN with its first chunk.
+    //= docs/rpc-wire.md#E21
+    fn open(&mut self, mut message: Vec<u8>) -> Vec<u8> {
+        let chunk = self.chunks.pop().unwrap_or_default();
+        self.is_over = self.is_closed && self.chunks.is_empty();
+        RequestHead::set_flags(&mut message, self.is_over, true);
+        message.extend_from_slice(&chunk);
+        message
+    }
+}
+
+impl State {
+    /// Takes the next part of the response.
+    fn accept(&mut self, head: ResponseHead, chunk: Bytes) {
+        let incoming = &mut self.incoming;
+        if let Some(metadata) = head.metadata {
+            incoming.metadata = Some(metadata);
+        }
+        if !chunk.is_empty() {
+            incoming.bytes += chunk.len();
+            incoming.chunks.push_back(chunk);
+        }
+        incoming.has_more = head.end.is_none();
+        if let Some(end) = head.end {
+            self.end(end);
+        }
+    }
+
+    /// Ends the call. The chunks that have arrived may still be read.
+    fn end(&mut self, status: Status) {
+        self.end.get_or_insert(status);
+        self.opening = Opening::Answered;
+        self.hold = None;
+        self.incoming.pulls.clear();
+        self.outgoing.pushes.clear();
+        self.outgoing.chunks.clear();
+        self.outgoing.is_over = true;
+    }
+
+    /// Ends the call with an error of this side or of the transport.
+    #[cold]
+    fn fail(&mut self, status: Status) {
+        self.incoming.chunks.clear();
+        self.end(status);
+    }
+}
+
+impl ChunkSource for ClientStream {
+    fn poll_chunk(&self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        self.ends.wait(End::Reader, task);
+        let mut state = self.state();
+        if state.incoming.chunks.is_empty() {
+            // The server may speak first.
+            if let Err(status) = self.open(&mut state) {
+                state.fail(status);
+            }
+            self.advance(&mut state);
+        }
+        if let Some(chunk) = state.incoming.chunks.pop_front() {
+            state.incoming.bytes -= chunk.len();
+            if state.end.is_none()
+                && let Err(status) = self.pull(&mut state)
+            {
+                state.fail(status);
+            }
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        match &state.end {
+            Some(end) if end.code() == Code::Ok => Poll::Ready(None),
+            Some(end) => Poll::Ready(Some(Err(end.clone()))),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_metadata(&self, task: &Context<'_>) -> Poll<Result<Metadata, Status>> {
+        self.ends.wait(End::Reader, task);
+        let mut state = self.state();
+        self.advance(&mut state);
+        if let Some(metadata) = state.incoming.metadata.take() {
+            return Poll::Ready(Ok(metadata));
+        }
+        match &state.end {
+            Some(end) if end.code() != Code::Ok => Poll::Ready(Err(end.clone())),
+            _ if matches!(state.opening, Opening::Answered) => Poll::Ready(Ok(Metadata::new())),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn take_trailers(&self) -> Metadata {
+        self.state().end.as_mut().map(Status::take_metadata).unwrap_or_default()
+    }
+
+    fn end_reading(&self) {
+        let mut state = self.state();
+        if state.end.is_none() {
+            state.fail(Status::new(Code::Cancelled, "the client has given the call up"));
+        }
+        drop(state);
+        self.waker.wake_by_ref();
+    }
+}
+
+impl ChunkSink for ClientStream {
+    fn poll_room(&self, task: &Context<'_>) -> Poll<Result<(), Status>> {
+        self.ends.wait(End::Sender, task);
+        let mut state = self.state();
+        self.advance(&mut state);
+        match &state.end {
+            Some(end) if end.code() != Code::Ok => return Poll::Ready(Err(end.clone())),
+            _ if state.outgoing.is_over => {
+                let text = "the server takes no more messages";
+                return Poll::Ready(Err(Status::new(Code::Cancelled, text)));
+            }
+            _ => {}
+        }
+        if state.outgoing.chunks.bytes() < CHUNK_MAX {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    fn push_message(&self, message: &Bytes) {
+        let mut state = self.state();
+        if state.end.is_none() && !state.outgoing.is_over {
+            state.outgoing.chunks.push_message(message);
+            self.send(&mut state);
+        }
+        let has_waiting = !state.outgoing.chunks.is_empty();
+        drop(state);
+        if has_waiting {
+            // The reader takes the credit for them, if the sender does not.
+            self.waker.wake_by_ref();
+        }
+    }
+
+    fn end_sending(&self, in_order: bool) {
+        {
+            let mut state = self.state();
+            state.outgoing.is_closed = true;
+            if in_order {
+                self.send(&mut state);
+            } else if state.end.is_none() && !state.outgoing.is_over {
+                state.fail(Status::new(Code::Cancelled, "the client has given the call up"));
+            }
+        }
+        // The other end looks after the messages from now on.
+        self.waker.wake_by_ref();
+    }
+}

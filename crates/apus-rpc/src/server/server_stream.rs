@@ -1,0 +1,435 @@
+//! The server's side of a call with streams.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{self, Poll, Waker};
+
+use apus::{Bytes, Request};
+
+use crate::code::Code;
+use crate::context::Context;
+use crate::envelope::{EnvelopeLimits, ResponseHead};
+use crate::metadata::Metadata;
+use crate::server::answer;
+use crate::status::Status;
+use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
+use crate::streaming::in_order::{InOrder, Place};
+use crate::streaming::reader::ChunkSource;
+use crate::streaming::sender::ChunkSink;
+
+/// Bytes of a client's stream beyond which its PUSHes wait for their answers.
+//= docs/rpc-wire.md#E24
+const INBOX_MAX: usize = 256 << 10;
+
+/// Bytes beyond which a handler waits until its client has pulled.
+const OUTBOX_MAX: usize = 128 << 10;
+
+/// A call with streams. Its request OPEN, and later HOLD, is that of the context.
+pub(crate) struct ServerStream {
+    context: Context,
+    limits: EnvelopeLimits,
+    state: Mutex<State>,
+}
+
+struct State {
+    inbox: Inbox,
+    outbox: Outbox,
+}
+
+/// The client's messages.
+struct Inbox {
+    pushes: InOrder<Pushed>,
+    chunks: VecDeque<Bytes>,
+    bytes: usize,
+    has_end: bool,
+    /// PUSHes that are in order and wait for room.
+    full: VecDeque<Request>,
+    reader: Option<Waker>,
+    is_read: bool,
+}
+
+struct Pushed {
+    chunk: Bytes,
+    ends: bool,
+    request: Request,
+}
+
+/// The handler's messages.
+struct Outbox {
+    chunks: ChunkQueue,
+    pulls: InOrder<Request>,
+    is_opened: bool,
+    /// The HOLD follows the OPEN and has not arrived.
+    is_hold_due: bool,
+    /// The HOLD that arrived before the OPEN was answered.
+    hold: Option<Request>,
+    end: Option<Status>,
+    end_is_sent: bool,
+    writer: Option<Waker>,
+    /// The task of the handler.
+    task: Option<Waker>,
+    /// The handler is being polled: its messages are sent together at the end of the poll.
+    is_polled: bool,
+}
+
+/// Answers and wake-ups, which are done without the lock.
+#[derive(Default)]
+struct Effects {
+    answers: Vec<(Request, Vec<u8>)>,
+    wakers: Vec<Waker>,
+}
+
+impl Effects {
+    fn answer(&mut self, request: Request, head: &ResponseHead) {
+        self.answers.push((request, head.encode(0)));
+    }
+
+    fn wake(&mut self, waker: &mut Option<Waker>) {
+        self.wakers.extend(waker.take());
+    }
+
+    fn act(self) {
+        for (request, message) in self.answers {
+            // The client may have gone.
+            let _ = request.reply(message);
+        }
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The answer to a PUSH whose sender may go on.
+fn credit() -> ResponseHead {
+    ResponseHead::default()
+}
+
+/// The answer to a message about a call that is over. Its status has no meaning.
+//= docs/rpc-wire.md#E25
+fn over() -> ResponseHead {
+    ResponseHead { end: Some(Status::new(Code::Ok, "")), ..ResponseHead::default() }
+}
+
+fn refusal(text: &'static str) -> ResponseHead {
+    let status = Status::new(Code::ResourceExhausted, text);
+    ResponseHead { end: Some(status), ..ResponseHead::default() }
+}
+
+impl ServerStream {
+    /// With the chunks of the OPEN.
+    pub(crate) fn new(
+        context: Context,
+        limits: EnvelopeLimits,
+        chunk: Bytes,
+        ends: bool,
+        holds: bool,
+    ) -> Self {
+        let bytes = chunk.len();
+        let chunks = if chunk.is_empty() { VecDeque::new() } else { VecDeque::from([chunk]) };
+        let inbox = Inbox {
+            pushes: InOrder::new(),
+            chunks,
+            bytes,
+            has_end: ends,
+            full: VecDeque::new(),
+            reader: None,
+            is_read: true,
+        };
+        let outbox = Outbox {
+            chunks: ChunkQueue::default(),
+            pulls: InOrder::new(),
+            is_opened: false,
+            is_hold_due: holds,
+            hold: None,
+            end: None,
+            end_is_sent: false,
+            writer: None,
+            task: None,
+            is_polled: false,
+        };
+        Self { context, limits, state: Mutex::new(State { inbox, outbox }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes more of the client's body.
+    pub(crate) fn push(&self, seq: u64, ends: bool, chunk: Bytes, request: Request) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            let is_over = state.outbox.end.is_some();
+            let inbox = &mut state.inbox;
+            match inbox.pushes.place(seq) {
+                _ if is_over => effects.answer(request, &over()),
+                //= docs/rpc-wire.md#E23
+                Place::Known => effects.answer(request, &credit()),
+                Place::Refused => effects.answer(request, &refusal("a PUSH is too far ahead")),
+                Place::Kept => {
+                    inbox.pushes.push(seq, Pushed { chunk, ends, request });
+                    inbox.accept(&mut effects);
+                }
+            }
+        }
+        effects.act();
+    }
+
+    /// Takes a request for more of the response.
+    pub(crate) fn pull(&self, seq: u64, request: Request) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            match state.outbox.pulls.place(seq) {
+                //= docs/rpc-wire.md#E23
+                Place::Known | Place::Refused => {
+                    effects.answer(request, &refusal("a PULL is too far ahead, or repeated"));
+                }
+                Place::Kept => {
+                    state.outbox.pulls.push(seq, request);
+                    self.flush(&mut state.outbox, &mut effects);
+                }
+            }
+        }
+        effects.act();
+    }
+
+    /// Takes the request that stands for the call from now on.
+    //= docs/rpc-wire.md#E22
+    pub(crate) fn hold(&self, request: Request) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            if state.outbox.end_is_sent {
+                effects.answer(request, &over());
+            } else if !state.outbox.is_opened && state.outbox.hold.is_none() {
+                state.outbox.hold = Some(request);
+                state.outbox.is_hold_due = false;
+                self.flush(&mut state.outbox, &mut effects);
+            } else if let Err(request) = self.context.hold(request) {
+                effects.answer(*request, &refusal("the call has a request that holds it"));
+            }
+            effects.wake(&mut state.outbox.task);
+        }
+        effects.act();
+    }
+
+    /// Ends the response with the result of the handler.
+    pub(crate) fn finish(&self, mut status: Status) {
+        let trailers = self.context.take_trailers();
+        if !trailers.is_empty() {
+            status.metadata_mut().extend(trailers);
+        }
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            let State { inbox, outbox, .. } = &mut *state;
+            outbox.end.get_or_insert(status);
+            inbox.end(&mut effects);
+            self.flush(outbox, &mut effects);
+        }
+        effects.act();
+    }
+
+    /// Ends the response at once, if it has not ended: the chunks that wait are dropped.
+    pub(crate) fn abort(&self, status: Status) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            let State { inbox, outbox, .. } = &mut *state;
+            inbox.end(&mut effects);
+            outbox.chunks.clear();
+            outbox.end.get_or_insert(status);
+            self.flush(outbox, &mut effects);
+            for pull in outbox.pulls.take_all() {
+                effects.answer(pull, &over());
+            }
+        }
+        effects.act();
+    }
+
+    /// Whether the OPEN was answered.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.state().outbox.is_opened
+    }
+
+    /// The handler is about to be polled.
+    pub(crate) fn begin_poll(&self) {
+        self.state().outbox.is_polled = true;
+    }
+
+    /// The handler was polled: its messages are sent.
+    pub(crate) fn end_poll(&self) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            state.outbox.is_polled = false;
+            self.flush(&mut state.outbox, &mut effects);
+        }
+        effects.act();
+    }
+
+    /// Ready when the client has the whole response.
+    pub(crate) fn poll_end_sent(&self, task: &task::Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.outbox.end_is_sent {
+            return Poll::Ready(());
+        }
+        state.outbox.task = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    /// Answers the OPEN or the PULLs whose turn it is, as far as there is something to send.
+    //= docs/rpc-wire.md#E22
+    fn flush(&self, outbox: &mut Outbox, effects: &mut Effects) {
+        while !outbox.end_is_sent && (!outbox.chunks.is_empty() || outbox.end.is_some()) {
+            let is_whole = outbox.end.is_some() && outbox.chunks.has_at_most_one();
+            if !outbox.is_opened && outbox.is_hold_due && !is_whole {
+                // Either request stands for the call at any time.
+                break;
+            }
+            let (request, metadata) = if outbox.is_opened {
+                (outbox.pulls.pop(), Metadata::new())
+            } else {
+                (self.context.take_request(), self.context.take_metadata())
+            };
+            let Some(request) = request else { break };
+            if !outbox.is_opened {
+                outbox.is_opened = true;
+                if let Some(hold) = outbox.hold.take() {
+                    self.context.hold(hold).expect("the OPEN was taken from the context");
+                }
+            }
+            let chunk = outbox.chunks.pop().unwrap_or_default();
+            let end = if outbox.chunks.is_empty() { outbox.end.clone() } else { None };
+            let metadata = (!metadata.is_empty()).then_some(metadata);
+            let head = ResponseHead { metadata, more: end.is_none(), end };
+            let (mut message, is_end) = answer::bounded(&head, chunk.len(), &self.limits);
+            if is_end == head.end.is_some() {
+                message.extend_from_slice(&chunk);
+            } else {
+                outbox.chunks.clear();
+            }
+            outbox.end_is_sent = is_end;
+            effects.answers.push((request, message));
+        }
+        if outbox.end_is_sent {
+            //= docs/rpc-wire.md#E25
+            let holds = self.context.take_request().into_iter().chain(outbox.hold.take());
+            for request in outbox.pulls.take_all().chain(holds) {
+                effects.answer(request, &over());
+            }
+            effects.wake(&mut outbox.task);
+        }
+        if outbox.chunks.bytes() < OUTBOX_MAX || outbox.end_is_sent {
+            effects.wake(&mut outbox.writer);
+        }
+    }
+}
+
+impl Inbox {
+    /// Takes the PUSHes whose turn it is.
+    fn accept(&mut self, effects: &mut Effects) {
+        while let Some(Pushed { chunk, ends, request }) = self.pushes.pop() {
+            if self.is_read && !self.has_end && !chunk.is_empty() {
+                self.bytes += chunk.len();
+                self.chunks.push_back(chunk);
+            }
+            self.has_end |= ends;
+            self.full.push_back(request);
+        }
+        self.give_credit(effects);
+        effects.wake(&mut self.reader);
+    }
+
+    //= docs/rpc-wire.md#E24
+    fn give_credit(&mut self, effects: &mut Effects) {
+        while self.bytes < INBOX_MAX
+            && let Some(request) = self.full.pop_front()
+        {
+            effects.answer(request, &credit());
+        }
+    }
+
+    /// The client's body is not wanted any more.
+    fn end(&mut self, effects: &mut Effects) {
+        (self.is_read, self.bytes) = (false, 0);
+        self.chunks.clear();
+        let waiting = self.pushes.take_all().map(|pushed| pushed.request);
+        for request in self.full.drain(..).chain(waiting) {
+            effects.answer(request, &over());
+        }
+        effects.wake(&mut self.reader);
+    }
+}
+
+impl ChunkSource for ServerStream {
+    fn poll_chunk(&self, task: &task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        let mut effects = Effects::default();
+        let polled = {
+            let mut state = self.state();
+            let inbox = &mut state.inbox;
+            if let Some(chunk) = inbox.chunks.pop_front() {
+                inbox.bytes -= chunk.len();
+                inbox.give_credit(&mut effects);
+                Poll::Ready(Some(Ok(chunk)))
+            } else if inbox.has_end || !inbox.is_read {
+                Poll::Ready(None)
+            } else {
+                inbox.reader = Some(task.waker().clone());
+                Poll::Pending
+            }
+        };
+        effects.act();
+        polled
+    }
+
+    fn poll_metadata(&self, _: &task::Context<'_>) -> Poll<Result<Metadata, Status>> {
+        Poll::Ready(Ok(Metadata::new()))
+    }
+
+    fn take_trailers(&self) -> Metadata {
+        Metadata::new()
+    }
+
+    fn end_reading(&self) {
+        let mut effects = Effects::default();
+        {
+            let inbox = &mut self.state().inbox;
+            (inbox.is_read, inbox.bytes) = (false, 0);
+            inbox.chunks.clear();
+            inbox.give_credit(&mut effects);
+        }
+        effects.act();
+    }
+}
+
+impl ChunkSink for ServerStream {
+    fn poll_room(&self, task: &task::Context<'_>) -> Poll<Result<(), Status>> {
+        let mut state = self.state();
+        let outbox = &mut state.outbox;
+        if outbox.end.is_some() || outbox.end_is_sent {
+            return Poll::Ready(Err(Status::new(Code::Cancelled, "the call is over")));
+        }
+        if outbox.chunks.bytes() < OUTBOX_MAX {
+            return Poll::Ready(Ok(()));
+        }
+        outbox.writer = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    fn push_message(&self, message: &Bytes) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            if state.outbox.end.is_none() {
+                let outbox = &mut state.outbox;
+                outbox.chunks.push_message(message);
+                if !outbox.is_polled || outbox.chunks.bytes() >= CHUNK_MAX {
+                    self.flush(outbox, &mut effects);
+                }
+            }
+        }
+        effects.act();
+    }
+
+    fn end_sending(&self, _in_order: bool) {}
+}

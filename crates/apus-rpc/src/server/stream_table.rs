@@ -1,0 +1,238 @@
+//! The calls with streams of a server, by client and id.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use apus::{Address, Bytes, Request};
+
+use crate::code::Code;
+use crate::envelope::{RequestHead, ResponseHead};
+use crate::server::server_stream::ServerStream;
+use crate::spawning::Spawn;
+use crate::status::Status;
+use crate::timer::sleep;
+
+/// A client's port and the id of its call.
+type Key = (Address, u64);
+
+/// Most messages of a client that have overtaken their OPEN.
+//= docs/rpc-wire.md#E26
+const EARLY_MAX: usize = 64;
+
+/// The time for which such a message waits for its OPEN.
+//= docs/rpc-wire.md#E26
+const EARLY_FOR: Duration = Duration::from_secs(10);
+
+/// The calls with streams that go on.
+pub(crate) struct StreamTable {
+    state: Mutex<State>,
+    per_peer: usize,
+}
+
+#[derive(Default)]
+struct State {
+    streams: HashMap<Key, Arc<ServerStream>>,
+    /// Number of streams of each node.
+    peers: HashMap<SocketAddr, usize>,
+    early: HashMap<Address, Vec<Early>>,
+    next: u64,
+    over: Over,
+}
+
+/// The last calls that ended or were refused, so that later messages about them do not wait for an OPEN.
+#[derive(Default)]
+struct Over {
+    known: HashSet<Key>,
+    in_order: VecDeque<Key>,
+}
+
+/// Number of calls in [`Over`].
+const OVER_MAX: usize = 1024;
+
+impl Over {
+    fn push(&mut self, key: Key) {
+        if self.known.insert(key) {
+            self.in_order.push_back(key);
+        }
+        if self.in_order.len() > OVER_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+/// A PUSH or a HOLD that has overtaken its OPEN.
+struct Early {
+    number: u64,
+    id: u64,
+    head: RequestHead,
+    chunk: Bytes,
+    request: Request,
+}
+
+/// The entry of a stream, which leaves the table when it is dropped.
+pub(crate) struct Registered {
+    table: Arc<StreamTable>,
+    key: Key,
+}
+
+impl StreamTable {
+    pub(crate) fn new(per_peer: usize) -> Self {
+        Self { state: Mutex::default(), per_peer }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a stream, and gives it the messages that have overtaken its OPEN.
+    //= docs/rpc-wire.md#E26
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        from: Address,
+        id: u64,
+        stream: &Arc<ServerStream>,
+    ) -> Result<Registered, Status> {
+        let key = (from, id);
+        let early = {
+            let mut state = self.state();
+            if state.streams.contains_key(&key) {
+                let text = "another call of this client has the id";
+                return Err(Status::new(Code::Internal, text).not_executed());
+            }
+            let count = state.peers.entry(from.host).or_default();
+            //= docs/rpc-wire.md#E28
+            if *count >= self.per_peer {
+                let text = format!(
+                    "{count} streams of this peer are open: at most {} are allowed (streams_per_peer)",
+                    self.per_peer
+                );
+                return Err(Status::new(Code::ResourceExhausted, text).not_executed());
+            }
+            *count += 1;
+            state.streams.insert(key, Arc::clone(stream));
+            state.take_early(from, |early| early.id == id)
+        };
+        for Early { head, chunk, request, .. } in early {
+            give(stream, &head, chunk, request);
+        }
+        Ok(Registered { table: Arc::clone(self), key })
+    }
+
+    /// The call was refused: messages about it do not wait.
+    pub(crate) fn note_over(&self, from: Address, id: u64) {
+        let early = {
+            let mut state = self.state();
+            state.over.push((from, id));
+            state.take_early(from, |early| early.id == id)
+        };
+        early.into_iter().for_each(|early| unknown(early.request));
+    }
+
+    /// Takes a message about a stream.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        head: RequestHead,
+        chunk: Bytes,
+        request: Request,
+        spawner: &dyn Spawn,
+    ) {
+        let (RequestHead::Push { id, .. }
+        | RequestHead::Pull { id, .. }
+        | RequestHead::Hold { id }) = head
+        else {
+            return;
+        };
+        let from = request.from();
+        let mut state = self.state();
+        if let Some(stream) = state.streams.get(&(from, id)).cloned() {
+            drop(state);
+            return give(&stream, &head, chunk, request);
+        }
+        let number = state.next;
+        let is_over = state.over.known.contains(&(from, id));
+        let waiting = state.early.get(&from).map_or(0, Vec::len);
+        if is_over || matches!(head, RequestHead::Pull { .. }) || waiting >= EARLY_MAX {
+            drop(state);
+            return unknown(request);
+        }
+        let early = Early { number, id, head, chunk, request };
+        state.early.entry(from).or_default().push(early);
+        state.next += 1;
+        drop(state);
+        spawner.spawn(Box::pin(Arc::clone(self).watch_early(from, number)));
+    }
+
+    /// Waits until a message has its stream, is given up, or has waited long enough.
+    async fn watch_early(self: Arc<Self>, from: Address, number: u64) {
+        let mut time = pin!(sleep(EARLY_FOR));
+        poll_fn(|task| match self.poll_early(from, number, task) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => time.as_mut().poll(task),
+        })
+        .await;
+        let early = self.state().take_early(from, |early| early.number == number);
+        early.into_iter().for_each(|early| unknown(early.request));
+    }
+
+    fn poll_early(&self, from: Address, number: u64, task: &task::Context<'_>) -> Poll<()> {
+        let state = self.state();
+        let waiting = state.early.get(&from).into_iter().flatten();
+        match waiting.into_iter().find(|early| early.number == number) {
+            Some(early) => early.request.poll_cancelled(task),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl State {
+    fn take_early(&mut self, from: Address, is_it: impl Fn(&Early) -> bool) -> Vec<Early> {
+        let Some(waiting) = self.early.get_mut(&from) else { return Vec::new() };
+        let taken = waiting.extract_if(.., |early| is_it(early)).collect();
+        if waiting.is_empty() {
+            self.early.remove(&from);
+        }
+        taken
+    }
+}
+
+/// Gives a message to its stream.
+fn give(stream: &ServerStream, head: &RequestHead, chunk: Bytes, request: Request) {
+    match *head {
+        RequestHead::Push { seq, ends, .. } => stream.push(seq, ends, chunk, request),
+        RequestHead::Pull { seq, .. } => stream.pull(seq, request),
+        _ => stream.hold(request),
+    }
+}
+
+/// Answers a message about a call that is over or was never known.
+//= docs/rpc-wire.md#E25
+fn unknown(request: Request) {
+    let status = Status::new(Code::Cancelled, "the call is over, or not known");
+    let head = ResponseHead { end: Some(status), ..ResponseHead::default() };
+    // The client may have gone.
+    let _ = request.reply(head.encode(0));
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut state = self.table.state();
+        let stream = state.streams.remove(&self.key);
+        state.over.push(self.key);
+        let host = self.key.0.host;
+        if let Some(count) = state.peers.get_mut(&host) {
+            *count -= 1;
+            if *count == 0 {
+                state.peers.remove(&host);
+            }
+        }
+        drop(state);
+        drop(stream);
+    }
+}

@@ -1,0 +1,73 @@
+//! The end of a stream that takes messages.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use apus::Bytes;
+
+use crate::envelope::EnvelopeLimits;
+use crate::status::Status;
+
+/// The side of a call that chunks go to.
+pub(crate) trait ChunkSink: Send + Sync {
+    /// Ready if there is room for a message. An error ends the stream.
+    fn poll_room(&self, task: &Context<'_>) -> Poll<Result<(), Status>>;
+
+    /// Adds a message.
+    fn push_message(&self, message: &Bytes);
+
+    /// Ends the body in order, or gives it up.
+    fn end_sending(&self, in_order: bool);
+}
+
+/// Takes the messages of one direction of a call.
+///
+/// A client [closes](Self::close) it after the last message; one that drops it before gives the call up. On a server the messages end
+/// when the handler returns.
+pub struct StreamSender {
+    sink: Arc<dyn ChunkSink>,
+    limits: EnvelopeLimits,
+    is_closed: bool,
+}
+
+impl StreamSender {
+    pub(crate) fn new(sink: Arc<dyn ChunkSink>, limits: EnvelopeLimits) -> Self {
+        Self { sink, limits, is_closed: false }
+    }
+
+    /// Sends a message as soon as the reader has room for it. Messages that wait for room share packets.
+    ///
+    /// # Errors
+    ///
+    /// The status of a call that has ended, or [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) for a message that is longer
+    /// than [`EnvelopeLimits::frame_max`] of this side.
+    pub async fn send(&mut self, message: impl Into<Bytes>) -> Result<(), Status> {
+        let message = message.into();
+        self.limits.check_frame(message.len()).map_err(|error| error.of_request())?;
+        poll_fn(|task| self.sink.poll_room(task)).await?;
+        self.sink.push_message(&message);
+        Ok(())
+    }
+
+    /// Ends the messages of this direction. They are sent while the other direction is read.
+    pub fn close(mut self) {
+        self.is_closed = true;
+        self.sink.end_sending(true);
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        if !self.is_closed {
+            self.sink.end_sending(false);
+        }
+    }
+}
+
+impl fmt::Debug for StreamSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamSender").finish_non_exhaustive()
+    }
+}
