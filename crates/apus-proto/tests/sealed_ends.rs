@@ -129,6 +129,32 @@ fn a_failed_handshake_for_a_silent_peer_ends_the_calls_that_wait_and_no_others()
 
 //= docs/protocol.md#seal-1
 #[test]
+fn a_failed_handshake_ends_the_doubt_about_an_earlier_run_of_the_peer() {
+    let mut pair = acquainted();
+    // A request of the server keeps its run known to the client.
+    pair.nodes[CLIENT].app = App::Hold;
+    let (now, service) = (pair.now, pair.nodes[SERVER].socket);
+    let to = Remote::new(sealed_path(CLIENT), PORT);
+    let long = pair.endpoint(SERVER).call(now, service, to, body(50, 2), CallOptions::default());
+    long.expect("there is room");
+    pair.drive_for(millis(1));
+    pair.hook = Some(Box::new(|_| Fate::Drop));
+    pair.now = pair.now + secs(61);
+    let waiting = pair.call(100);
+    let now = pair.now;
+    pair.endpoint(CLIENT).greeting(now, sealed_path(SERVER), true);
+    // Another run of the server begins a handshake, and calls by the path go to it. The client's own handshake fails.
+    pair.restart(SERVER);
+    let greeting = pair.endpoint(SERVER).greeting(now, sealed_path(CLIENT), false);
+    let answer = pair.endpoint(CLIENT).answer_greeting(now, sealed_path(SERVER), greeting);
+    assert!(pair.endpoint(CLIENT).introduced(now, sealed_path(SERVER), answer, greeting.token));
+    contact_failed(&mut pair);
+    pair.drive_for(millis(1));
+    assert_eq!(pair.failure(waiting), CallFailed::HandshakeFailed);
+}
+
+//= docs/protocol.md#seal-1
+#[test]
 fn a_failed_handshake_for_a_peer_that_answers_ends_nothing() {
     let mut pair = acquainted();
     pair.hold();

@@ -12,30 +12,31 @@ use crate::time::Time;
 impl Endpoint {
     /// The handshake with the node at a path has failed. Calls that wait for the first contact end as
     /// [`CallFailed::HandshakeFailed`], a few at a time, and the peer is forgotten, so that the next call asks for a handshake anew.
-    /// If a known peer was in doubt, it is so no longer. Calls of which nothing was sent end in the same way if the peer has been
-    /// silent for so long that they wait for an answer to the doubt; the others are sent or go on, and end if the peer is lost
-    /// (life-4).
+    /// If a known peer was in doubt, it is so no longer, even if calls by the path go to a later one now. Calls of which nothing was
+    /// sent end in the same way if the peer has been silent for so long that they wait for an answer to the doubt; the others are sent
+    /// or go on, and end if the peer is lost (life-4).
     pub fn contact_failed(&mut self, now: Time, path: PathId) {
         //= docs/protocol.md#seal-1
-        let Some(key) = self.peers.find(path) else { return };
         let error = CallFailed::HandshakeFailed;
-        match &self.peers[key].contact {
-            Contact::Opening(_) => {
-                self.end_run(key, Err(error));
-                self.forget_peer(key);
-            }
-            Contact::Met(met) => {
-                if let Some(asking) = met.asking {
-                    self.forget_peer(asking);
+        for key in self.peers.at(path) {
+            match self.peers.get(key).map(|peer| &peer.contact) {
+                Some(Contact::Opening(_)) => {
+                    self.end_run(key, Err(error.clone()));
+                    self.forget_peer(key);
                 }
-                if self.peers[key].is_doubtful(now) {
-                    self.end_waiting(key, &error);
-                } else {
-                    // The peer has given a sign since these calls began to wait for an answer, which does not come any more.
-                    self.release(key);
+                Some(Contact::Met(met)) => {
+                    if let Some(asking) = met.asking {
+                        self.forget_peer(asking);
+                    }
+                    if self.peers[key].is_doubtful(now) {
+                        self.end_waiting(key, &error);
+                    } else {
+                        // The peer has given a sign since these calls began to wait for an answer, which does not come any more.
+                        self.release(key);
+                    }
                 }
+                Some(Contact::Native | Contact::Asking(..) | Contact::Over) | None => {}
             }
-            Contact::Native | Contact::Asking(..) | Contact::Over => {}
         }
     }
 
