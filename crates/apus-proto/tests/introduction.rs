@@ -114,6 +114,35 @@ fn a_doubted_peer_with_calls_under_way_keeps_its_history() {
     assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
 }
 
+//= docs/protocol.md#contact-7
+#[test]
+fn a_handshake_from_another_address_keeps_the_history_and_moves_the_peer() {
+    let mut pair = Pair::unacquainted_sealed();
+    let (server, elsewhere) = (sealed_path(SERVER), sealed_path(7));
+    // A handshake of the client from an address. Returns whether the server has answered with the token in doubt.
+    let handshake = |pair: &mut Pair, from: PathId, doubts: bool| {
+        let now = pair.now;
+        let greeting = pair.endpoint(CLIENT).greeting(now, server, doubts);
+        let answer = pair.endpoint(SERVER).answer_greeting(now, from, greeting);
+        assert!(pair.endpoint(SERVER).introduced(now, from, answer, greeting.token));
+        assert!(pair.endpoint(CLIENT).answered(now, server, greeting, answer));
+        assert!(pair.endpoint(CLIENT).confirmed(now, server, greeting, answer));
+        answer == greeting.doubted
+    };
+    handshake(&mut pair, sealed_path(CLIENT), false);
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.drop_contacts();
+    pair.move_node(CLIENT, elsewhere);
+    assert!(handshake(&mut pair, elsewhere, true));
+    assert_eq!(pair.counters(SERVER).peers_moved, 1);
+    pair.reply_from(SERVER, body(50, 1));
+    pair.drive();
+    pair.response(call);
+    assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
+}
+
 //= docs/protocol.md#contact-5
 #[test]
 fn a_refusal_of_a_port_that_no_call_wants_ends_no_doubt() {

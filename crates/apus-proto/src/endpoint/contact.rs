@@ -224,7 +224,7 @@ impl Endpoint {
     }
 
     /// Returns whether a peer may have moved to a path. A peer with an identity has it on every path.
-    fn may_be_at(&self, key: PeerKey, path: PathId) -> bool {
+    pub(super) fn may_be_at(&self, key: PeerKey, path: PathId) -> bool {
         //= docs/protocol.md#seal-5
         let present = self.peers[key].path;
         (present.is_sealed(), present.identity()) == (path.is_sealed(), path.identity())
@@ -383,7 +383,7 @@ impl Endpoint {
     }
 
     /// Moves the peer to `path`.
-    fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
+    pub(super) fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
         self.parts.counters.peers_moved += 1;
         self.leave_host(key);
         //= docs/protocol.md#seal-6

@@ -63,14 +63,11 @@ impl Endpoint {
     }
 
     /// Returns the token for the reply to a HELLO with the tokens of `greeting`: the one in doubt, if this node has chosen it for the
-    /// node at `path`, otherwise a new one. Keeps no state.
+    /// node at `path`, which may have moved there, otherwise a new one. Keeps no state.
     pub fn answer_greeting(&mut self, now: Time, path: PathId, greeting: Greeting) -> Token {
         //= docs/protocol.md#contact-5
-        let known = self.peers.find_token(greeting.doubted).is_some_and(|key| {
-            let peer = &self.peers[key];
-            peer.path == path && peer.contact.met().is_some()
-        });
-        if known {
+        let known = self.peers.find_token(greeting.doubted);
+        if known.is_some_and(|key| self.is_met_node_of(key, path)) {
             return greeting.doubted;
         }
         self.secrets.offered_token(greeting.token, issued_at(now))
@@ -158,19 +155,22 @@ impl Endpoint {
     }
 
     /// Takes the result of a handshake that the node at `path` began, as the server: `ours` is the token of
-    /// [`answer_greeting`](Self::answer_greeting), and `theirs` the one for packets to the peer. Returns `false` if there is no room
-    /// for the peer, or if the token belongs to a run that is over.
+    /// [`answer_greeting`](Self::answer_greeting), and `theirs` the one for packets to the peer. A known peer moves to `path`. Returns
+    /// `false` if there is no room for the peer, or if the token belongs to a run that is over.
     pub fn introduced(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
         let Some(key) = self.peers.find_token(ours) else {
             return self.is_met(path, theirs) || self.meet(now, path, ours, theirs);
         };
-        let peer = &mut self.peers[key];
-        if peer.path != path || peer.contact.met().is_none() {
+        if !self.is_met_node_of(key, path) {
             return false;
         }
         //= docs/protocol.md#contact-5
         // The client doubted this token and named it, so it is the same run. Only another run would have needed the token of HELLO.
-        peer.last_rx = now;
+        if self.peers[key].path != path {
+            //= docs/protocol.md#contact-7
+            self.move_peer(now, key, path, &NO_CALL);
+        }
+        self.peers[key].last_rx = now;
         true
     }
 
@@ -198,6 +198,13 @@ impl Endpoint {
         if let Some(key) = self.peers.find_token(ours) {
             self.peers[key].drop_history();
         }
+    }
+
+    /// Returns whether a peer is met, and is the node at a path: it is there, or has its identity there.
+    fn is_met_node_of(&self, key: PeerKey, path: PathId) -> bool {
+        let peer = &self.peers[key];
+        let is_there = peer.path == path || path.is_sealed() && self.may_be_at(key, path);
+        is_there && peer.contact.met().is_some()
     }
 
     /// Returns whether the node at a path is met by this token.
