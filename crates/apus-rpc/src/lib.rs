@@ -77,11 +77,13 @@
 mod cancellation;
 mod client;
 mod code;
+pub mod codec;
 mod context;
 pub mod envelope;
 mod header_name;
 mod metadata;
 mod response;
+pub mod schema;
 mod server;
 mod spawning;
 mod status;
@@ -89,6 +91,7 @@ mod streaming;
 mod timer;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod typed;
 
 pub use apus::{Address, Bytes, CallError, Node, Peer, TraceContext};
 pub use client::{
@@ -104,6 +107,19 @@ pub use server::{
 pub use spawning::{BoxTask, Spawn};
 pub use status::Status;
 pub use streaming::{StreamSender, Streaming};
+pub use typed::{Service, TypedCall, TypedFuture};
+
+#[cfg(feature = "macros")]
+pub use apus_rpc_macros::service;
+
+/// The parts of generated code. No program names them.
+#[doc(hidden)]
+pub mod generated {
+    pub use crate::schema::SchemaBuilder;
+    pub use crate::typed::{
+        ArgumentReader, ArgumentWriter, BlockingThreads, TypedMethod, add_method, describe, respond,
+    };
+}
 
 /// Handles may be used by any number of threads at once.
 const _: () = {

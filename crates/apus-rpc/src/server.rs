@@ -33,3 +33,4 @@ pub use builder::{Server, ServerBuilder};
 pub use counters::ServerCounters;
 pub use intake::IncomingCall;
 pub use serving::{Drained, ServeError, Serving};
+pub(crate) use workers::Workers;

@@ -1,0 +1,24 @@
+//! Typed services: the parts that the attribute `service` generates code for.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `method.rs` | the facts of a method that both sides have |
+//! | `arguments.rs` | arguments as bytes, and back |
+//! | `call.rs` | a call with a typed response |
+//! | `service.rs` | the methods of a service at a server |
+//! | `describing.rs` | the schema of a running server |
+//! | `blocking.rs` | threads for methods that block |
+
+mod arguments;
+mod blocking;
+mod call;
+mod describing;
+mod method;
+mod service;
+
+pub use arguments::{ArgumentReader, ArgumentWriter};
+pub use blocking::BlockingThreads;
+pub use call::{TypedCall, TypedFuture};
+pub use describing::describe;
+pub use method::TypedMethod;
+pub use service::{Service, add_method, respond};
