@@ -81,7 +81,7 @@ impl ServerBuilder<'_> {
         F: Future<Output = Result<B, Status>> + Send + 'static,
         B: Into<Bytes> + 'static,
     {
-        self.add(path, Box::new(Unary { handler }));
+        self.serve_method(path, Box::new(Unary { handler }));
         self
     }
 
@@ -114,11 +114,11 @@ impl ServerBuilder<'_> {
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        self.add(path, Box::new(WithStreams { handler }));
+        self.serve_method(path, Box::new(WithStreams { handler }));
         self
     }
 
-    fn add(&mut self, path: &str, method: Box<dyn Method>) {
+    fn serve_method(&mut self, path: &str, method: Box<dyn Method>) {
         if MethodPath::new(path.to_owned()).is_err() {
             self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
         }
