@@ -16,7 +16,7 @@ struct Order {
     side: Side,
     lots: Vec<Lot>,
     limit: Option<Page<u64>>,
-    parent: Option<Box<Order>>,
+    parent: Option<Box<Self>>,
     id: Id,
     marker: Marker,
 }
@@ -26,7 +26,7 @@ enum Side {
     Buy,
     Sell(u32),
     Both(u32, String),
-    Swap { from: Lot, to: Box<Side> },
+    Swap { from: Lot, to: Box<Self> },
 }
 
 #[derive(Serialize, Deserialize)]

@@ -21,7 +21,7 @@ impl Schema {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn of_server<'c>(channel: &'c Channel, service: &str) -> TypedCall<'c, SchemaText, Schema> {
+    pub fn of_server<'c>(channel: &'c Channel, service: &str) -> TypedCall<'c, SchemaText, Self> {
         let method =
             TypedMethod { path: DESCRIBE, is_idempotent: true, schema: || Self::default() };
         TypedCall::new(channel, format!("/{service}/{DESCRIBE}"), method, Bytes::new(), None)
