@@ -81,7 +81,8 @@ fn handlers_finish(blocking: bool) {
     waiting.gate.add_permits(1);
     assert_eq!(first.join().expect("no panic").expect("a response"), "x");
     let drained = waiting.server.join().expect("no panic");
-    assert_eq!((drained.finished, drained.cancelled), (1, 0));
+    // Calls that do not wait may have been in service at that moment.
+    assert!(drained.finished >= 1 && drained.cancelled == 0, "{drained:?}");
 }
 
 #[test]
