@@ -9,18 +9,18 @@ use std::task::{Context, Poll, Waker};
 /// Whether a call was given up. Waiting costs an entry for each waiting future.
 #[derive(Default, Debug)]
 pub(crate) struct Cancellation {
-    state: Mutex<State>,
+    state: Mutex<CancellationState>,
 }
 
 #[derive(Default, Debug)]
-struct State {
+struct CancellationState {
     happened: bool,
     next: u64,
     waiting: Vec<(u64, Waker)>,
 }
 
 impl Cancellation {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CancellationState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,9 +97,9 @@ mod tests {
 
     use super::*;
 
-    struct Shared(Arc<Cancellation>);
+    struct SharedCancellation(Arc<Cancellation>);
 
-    impl AsRef<Cancellation> for Shared {
+    impl AsRef<Cancellation> for SharedCancellation {
         fn as_ref(&self) -> &Cancellation {
             &self.0
         }
@@ -109,12 +109,12 @@ mod tests {
     fn a_waiting_future_has_one_entry_and_leaves_none() {
         let cancellation = Arc::new(Cancellation::default());
         let mut context = Context::from_waker(Waker::noop());
-        let mut first = WaitCancelled::new(Shared(Arc::clone(&cancellation)));
+        let mut first = WaitCancelled::new(SharedCancellation(Arc::clone(&cancellation)));
         for _ in 0..2 {
             assert!(Pin::new(&mut first).poll(&mut context).is_pending());
             assert_eq!(cancellation.state().waiting.len(), 1);
         }
-        let mut second = WaitCancelled::new(Shared(Arc::clone(&cancellation)));
+        let mut second = WaitCancelled::new(SharedCancellation(Arc::clone(&cancellation)));
         assert!(Pin::new(&mut second).poll(&mut context).is_pending());
         drop(first);
         assert_eq!(cancellation.state().waiting.len(), 1);

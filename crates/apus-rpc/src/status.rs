@@ -53,12 +53,7 @@ struct Rest {
     message: Cow<'static, str>,
     details: Bytes,
     metadata: Metadata,
-    source: Option<Source>,
-}
-
-#[derive(Clone)]
-enum Source {
-    Call(CallError),
+    source: Option<CallError>,
 }
 
 static NO_METADATA: Metadata = Metadata::new();
@@ -141,9 +136,7 @@ impl Status {
     /// The error of the transport that ended the call; `None` for a status from the server's handler.
     #[must_use]
     pub fn call_error(&self) -> Option<&CallError> {
-        match self.rest.as_ref()?.source.as_ref()? {
-            Source::Call(error) => Some(error),
-        }
+        self.rest.as_ref()?.source.as_ref()
     }
 
     /// Whether a handler may have seen the request. If not, it is safe to repeat the call, whatever the method does. True for a status
@@ -161,7 +154,7 @@ impl From<CallError> for Status {
         let may_have_executed = error.may_have_executed();
         let executed = if may_have_executed { Execution::Possible } else { Execution::None };
         let mut status = Self::new(code(&error), error.to_string()).with_execution(executed);
-        status.rest_mut().source = Some(Source::Call(error));
+        status.rest_mut().source = Some(error);
         status
     }
 }

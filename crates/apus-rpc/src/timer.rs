@@ -11,11 +11,11 @@ use std::{process, thread};
 
 /// The thread's times. A forked child of the process starts a thread of its own.
 struct Timer {
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
     changed: Condvar,
 }
 
-struct State {
+struct TimerState {
     /// The process whose thread runs; 0 for none.
     process: u32,
     next: u64,
@@ -25,7 +25,7 @@ struct State {
 }
 
 static TIMER: Timer = Timer {
-    state: Mutex::new(State {
+    state: Mutex::new(TimerState {
         process: 0,
         next: 0,
         times: BinaryHeap::new(),
@@ -35,7 +35,7 @@ static TIMER: Timer = Timer {
 };
 
 impl Timer {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TimerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -17,7 +17,7 @@ use crate::envelope::{EnvelopeError, RequestHead, ResponseHead};
 use crate::metadata::Metadata;
 use crate::status::{Execution, Status};
 use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
-use crate::streaming::in_order::{InOrder, Place};
+use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
 
@@ -35,13 +35,13 @@ pub(crate) struct ClientStream {
     id: u64,
     until: Option<Instant>,
     trace: Option<TraceContext>,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     ends: Arc<Ends>,
     /// Wakes the tasks of both ends.
     waker: Waker,
 }
 
-struct State {
+struct StreamState {
     opening: Opening,
     outgoing: Outgoing,
     incoming: Incoming,
@@ -94,13 +94,13 @@ struct Ends {
 }
 
 #[derive(Clone, Copy)]
-enum End {
+enum StreamSide {
     Reader,
     Sender,
 }
 
 impl Ends {
-    fn wait(&self, end: End, task: &Context<'_>) {
+    fn wait(&self, end: StreamSide, task: &Context<'_>) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut tasks[end as usize] {
             Some(waker) => waker.clone_from(task.waker()),
@@ -141,13 +141,13 @@ impl ClientStream {
             metadata: None,
             has_more: false,
         };
-        let state = Mutex::new(State { opening, outgoing, incoming, hold: None, end: None });
+        let state = Mutex::new(StreamState { opening, outgoing, incoming, hold: None, end: None });
         let ends = Arc::new(Ends::default());
         let waker = Arc::clone(&ends).into();
         Ok(Self { calls, id, until, trace, state, ends, waker })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl ClientStream {
     }
 
     /// Sends what may be sent. An error is the status of the call.
-    fn send(&self, state: &mut State) {
+    fn send(&self, state: &mut StreamState) {
         if state.end.is_none()
             && let Err(status) = self.try_send(state)
         {
@@ -182,7 +182,7 @@ impl ClientStream {
 
     //= docs/rpc-wire.md#E21
     //= docs/rpc-wire.md#E24
-    fn try_send(&self, state: &mut State) -> Result<(), Status> {
+    fn try_send(&self, state: &mut StreamState) -> Result<(), Status> {
         let outgoing = &mut state.outgoing;
         if matches!(state.opening, Opening::New { .. }) {
             if outgoing.chunks.is_empty() && !outgoing.is_closed {
@@ -208,7 +208,7 @@ impl ClientStream {
 
     /// Sends the OPEN, and the HOLD with it.
     //= docs/rpc-wire.md#E22
-    fn open(&self, state: &mut State) -> Result<(), Status> {
+    fn open(&self, state: &mut StreamState) -> Result<(), Status> {
         if let Opening::New { head } = &mut state.opening {
             let message = mem::take(head);
             state.opening = Opening::Sent(self.call(state.outgoing.open(message))?);
@@ -218,7 +218,7 @@ impl ClientStream {
     }
 
     /// Moves the call on until it waits for the server: sends chunks, pulls, and takes answers.
-    fn advance(&self, state: &mut State) {
+    fn advance(&self, state: &mut StreamState) {
         while state.end.is_none() && self.ends.is_due.swap(false, Ordering::SeqCst) {
             let moved = self.try_send(state).and_then(|()| self.pull(state));
             match moved.and_then(|()| self.take_answers(state)) {
@@ -230,7 +230,7 @@ impl ClientStream {
     }
 
     /// Takes the answers that are there. Returns whether there were any.
-    fn take_answers(&self, state: &mut State) -> Result<bool, Status> {
+    fn take_answers(&self, state: &mut StreamState) -> Result<bool, Status> {
         let mut task = Context::from_waker(&self.waker);
         let mut any = self.take_credit(&mut state.outgoing, &mut task)?;
         if let Opening::Sent(call) = &mut state.opening
@@ -258,7 +258,7 @@ impl ClientStream {
             let seq = *seq;
             drop(state.incoming.pulls.swap_remove(at));
             let part = self.decode(result).map_err(later)?;
-            if state.incoming.parts.place(seq) == Place::Kept {
+            if state.incoming.parts.place(seq) == SeqPlace::Kept {
                 state.incoming.parts.push(seq, part);
             }
             any = true;
@@ -292,7 +292,7 @@ impl ClientStream {
 
     /// Asks for more of the response.
     //= docs/rpc-wire.md#E22
-    fn pull(&self, state: &mut State) -> Result<(), Status> {
+    fn pull(&self, state: &mut StreamState) -> Result<(), Status> {
         let incoming = &mut state.incoming;
         if !incoming.has_more || state.end.is_some() {
             return Ok(());
@@ -331,7 +331,7 @@ impl Outgoing {
     }
 }
 
-impl State {
+impl StreamState {
     /// Takes the next part of the response.
     fn accept(&mut self, head: ResponseHead, chunk: Bytes) {
         let incoming = &mut self.incoming;
@@ -369,7 +369,7 @@ impl State {
 
 impl ChunkSource for ClientStream {
     fn poll_chunk(&self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        self.ends.wait(End::Reader, task);
+        self.ends.wait(StreamSide::Reader, task);
         let mut state = self.state();
         if state.incoming.chunks.is_empty() {
             // The server may speak first.
@@ -395,7 +395,7 @@ impl ChunkSource for ClientStream {
     }
 
     fn poll_metadata(&self, task: &Context<'_>) -> Poll<Result<Metadata, Status>> {
-        self.ends.wait(End::Reader, task);
+        self.ends.wait(StreamSide::Reader, task);
         let mut state = self.state();
         self.advance(&mut state);
         if let Some(metadata) = state.incoming.metadata.take() {
@@ -424,7 +424,7 @@ impl ChunkSource for ClientStream {
 
 impl ChunkSink for ClientStream {
     fn poll_room(&self, task: &Context<'_>) -> Poll<Result<(), Status>> {
-        self.ends.wait(End::Sender, task);
+        self.ends.wait(StreamSide::Sender, task);
         let mut state = self.state();
         self.advance(&mut state);
         match &state.end {

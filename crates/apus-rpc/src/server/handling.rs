@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::server::admission::Permit;
 use crate::server::answer;
 use crate::server::counters::count;
-use crate::server::in_service::{Entry, InService};
+use crate::server::in_service::{InService, WaitingEntry};
 use crate::status::Status;
 
 /// A request that a handler was chosen for. It is answered when it is dropped, if not before.
@@ -23,7 +23,7 @@ pub(crate) struct Accepted {
     context: Context,
     in_service: Arc<InService>,
     /// From the moment at which the handler has to wait.
-    entry: Option<Entry>,
+    entry: Option<WaitingEntry>,
     /// The handler has ended. The last chunks of a stream may wait.
     has_ended: bool,
     _permit: Permit,

@@ -14,11 +14,11 @@ pub(crate) struct InService {
     pub(crate) limits: EnvelopeLimits,
     /// The time after the first part of a response in which a late HOLD has to arrive.
     pub(crate) hold_within: Duration,
-    state: Mutex<State>,
+    state: Mutex<WaitingHandlers>,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitingHandlers {
     next: u64,
     contexts: BTreeMap<u64, Context>,
     is_over: bool,
@@ -29,12 +29,12 @@ impl InService {
         Self { counters: Arc::default(), limits, hold_within, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WaitingHandlers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a handler until the entry is dropped. Its request is given up at once if the server is over.
-    pub(crate) fn enter(self: &Arc<Self>, context: Context) -> Entry {
+    pub(crate) fn enter(self: &Arc<Self>, context: Context) -> WaitingEntry {
         let mut state = self.state();
         if state.is_over {
             context.cancel();
@@ -42,7 +42,7 @@ impl InService {
         let number = state.next;
         state.next += 1;
         state.contexts.insert(number, context);
-        Entry { in_service: Arc::clone(self), number }
+        WaitingEntry { in_service: Arc::clone(self), number }
     }
 
     /// Gives all requests up, also those whose handlers wait later.
@@ -57,12 +57,12 @@ impl InService {
 }
 
 /// The entry of a handler.
-pub(crate) struct Entry {
+pub(crate) struct WaitingEntry {
     in_service: Arc<InService>,
     number: u64,
 }
 
-impl Drop for Entry {
+impl Drop for WaitingEntry {
     fn drop(&mut self) {
         let context = self.in_service.state().contexts.remove(&self.number);
         drop(context);

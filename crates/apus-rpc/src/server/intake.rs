@@ -16,7 +16,7 @@ use crate::server::answer;
 use crate::server::counters::count;
 use crate::server::handling::Accepted;
 use crate::server::in_service::InService;
-use crate::server::method::{Method, Opened};
+use crate::server::method::{Method, OpenedCall};
 use crate::server::stream_table::StreamTable;
 use crate::spawning::Spawn;
 use crate::status::{Execution, Status};
@@ -124,7 +124,7 @@ impl Intake {
         let length = body.len();
         let context = Context::new(path, metadata, request, Arc::clone(&self.spawner));
         let accepted = Accepted::new(context, &self.in_service, permit);
-        let opened = Opened { id, ends, holds, body, streams: &self.streams };
+        let opened = OpenedCall { id, ends, holds, body, streams: &self.streams };
         let Some(mut task) = method.begin(accepted, opened) else { return };
         if length <= INLINE_MAX {
             let mut context = task::Context::from_waker(Waker::noop());

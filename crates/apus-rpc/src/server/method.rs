@@ -21,11 +21,11 @@ pub(crate) trait Method: Send + Sync {
     fn is_stream(&self) -> bool;
 
     /// The task that handles a request. `None` if there is none, because the request is answered.
-    fn begin(&self, accepted: Accepted, opened: Opened<'_>) -> Option<BoxTask>;
+    fn begin(&self, accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask>;
 }
 
 /// The parts of an OPEN that its handler takes.
-pub(crate) struct Opened<'a> {
+pub(crate) struct OpenedCall<'a> {
     pub(crate) id: u64,
     pub(crate) ends: bool,
     pub(crate) holds: bool,
@@ -52,8 +52,8 @@ where
         true
     }
 
-    fn begin(&self, mut accepted: Accepted, opened: Opened<'_>) -> Option<BoxTask> {
-        let Opened { id, ends, holds, body, streams } = opened;
+    fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
+        let OpenedCall { id, ends, holds, body, streams } = opened;
         let (context, limits) = (accepted.context().clone(), accepted.in_service().limits);
         let stream = Arc::new(ServerStream::new(context.clone(), limits, body, ends, holds));
         let registered = match streams.register(context.peer(), id, &stream) {
@@ -86,7 +86,7 @@ where
         false
     }
 
-    fn begin(&self, mut accepted: Accepted, opened: Opened<'_>) -> Option<BoxTask> {
+    fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
         let body = opened.body;
         let context = accepted.context().clone();
         let begin = || context.enter(|| (self.handler)(context.clone(), body));

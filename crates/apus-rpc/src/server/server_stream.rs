@@ -13,7 +13,7 @@ use crate::metadata::Metadata;
 use crate::server::answer;
 use crate::status::Status;
 use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
-use crate::streaming::in_order::{InOrder, Place};
+use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
 
@@ -28,16 +28,16 @@ const OUTBOX_MAX: usize = 128 << 10;
 pub(crate) struct ServerStream {
     context: Context,
     limits: EnvelopeLimits,
-    state: Mutex<State>,
+    state: Mutex<Sides>,
 }
 
-struct State {
-    inbox: Inbox,
-    outbox: Outbox,
+struct Sides {
+    inbox: RequestSide,
+    outbox: ResponseSide,
 }
 
 /// The client's messages.
-struct Inbox {
+struct RequestSide {
     pushes: InOrder<Pushed>,
     chunks: VecDeque<Bytes>,
     bytes: usize,
@@ -55,7 +55,7 @@ struct Pushed {
 }
 
 /// The handler's messages.
-struct Outbox {
+struct ResponseSide {
     chunks: ChunkQueue,
     pulls: InOrder<Request>,
     is_opened: bool,
@@ -124,7 +124,7 @@ impl ServerStream {
     ) -> Self {
         let bytes = chunk.len();
         let chunks = if chunk.is_empty() { VecDeque::new() } else { VecDeque::from([chunk]) };
-        let inbox = Inbox {
+        let inbox = RequestSide {
             pushes: InOrder::new(),
             chunks,
             bytes,
@@ -133,7 +133,7 @@ impl ServerStream {
             reader: None,
             is_read: true,
         };
-        let outbox = Outbox {
+        let outbox = ResponseSide {
             chunks: ChunkQueue::default(),
             pulls: InOrder::new(),
             is_opened: false,
@@ -145,10 +145,10 @@ impl ServerStream {
             task: None,
             is_polled: false,
         };
-        Self { context, limits, state: Mutex::new(State { inbox, outbox }) }
+        Self { context, limits, state: Mutex::new(Sides { inbox, outbox }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Sides> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,9 +162,9 @@ impl ServerStream {
             match inbox.pushes.place(seq) {
                 _ if is_over => effects.answer(request, &over()),
                 //= docs/rpc-wire.md#E23
-                Place::Known => effects.answer(request, &credit()),
-                Place::Refused => effects.answer(request, &refusal("a PUSH is too far ahead")),
-                Place::Kept => {
+                SeqPlace::Known => effects.answer(request, &credit()),
+                SeqPlace::Refused => effects.answer(request, &refusal("a PUSH is too far ahead")),
+                SeqPlace::Kept => {
                     inbox.pushes.push(seq, Pushed { chunk, ends, request });
                     inbox.accept(&mut effects);
                 }
@@ -180,10 +180,10 @@ impl ServerStream {
             let mut state = self.state();
             match state.outbox.pulls.place(seq) {
                 //= docs/rpc-wire.md#E23
-                Place::Known | Place::Refused => {
+                SeqPlace::Known | SeqPlace::Refused => {
                     effects.answer(request, &refusal("a PULL is too far ahead, or repeated"));
                 }
-                Place::Kept => {
+                SeqPlace::Kept => {
                     state.outbox.pulls.push(seq, request);
                     self.flush(&mut state.outbox, &mut effects);
                 }
@@ -221,7 +221,7 @@ impl ServerStream {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
-            let State { inbox, outbox, .. } = &mut *state;
+            let Sides { inbox, outbox, .. } = &mut *state;
             outbox.end.get_or_insert(status);
             inbox.end(&mut effects);
             self.flush(outbox, &mut effects);
@@ -234,7 +234,7 @@ impl ServerStream {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
-            let State { inbox, outbox, .. } = &mut *state;
+            let Sides { inbox, outbox, .. } = &mut *state;
             inbox.end(&mut effects);
             outbox.chunks.clear();
             outbox.end.get_or_insert(status);
@@ -279,7 +279,7 @@ impl ServerStream {
 
     /// Answers the OPEN or the PULLs whose turn it is, as far as there is something to send.
     //= docs/rpc-wire.md#E22
-    fn flush(&self, outbox: &mut Outbox, effects: &mut Effects) {
+    fn flush(&self, outbox: &mut ResponseSide, effects: &mut Effects) {
         while !outbox.end_is_sent && (!outbox.chunks.is_empty() || outbox.end.is_some()) {
             let is_whole = outbox.end.is_some() && outbox.chunks.has_at_most_one();
             if !outbox.is_opened && outbox.is_hold_due && !is_whole {
@@ -325,7 +325,7 @@ impl ServerStream {
     }
 }
 
-impl Inbox {
+impl RequestSide {
     /// Takes the PUSHes whose turn it is.
     fn accept(&mut self, effects: &mut Effects) {
         while let Some(Pushed { chunk, ends, request }) = self.pushes.pop() {

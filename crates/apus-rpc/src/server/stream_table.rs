@@ -30,12 +30,12 @@ const EARLY_FOR: Duration = Duration::from_secs(10);
 
 /// The calls with streams that go on.
 pub(crate) struct StreamTable {
-    state: Mutex<State>,
+    state: Mutex<KnownStreams>,
     per_peer: usize,
 }
 
 #[derive(Default)]
-struct State {
+struct KnownStreams {
     streams: HashMap<Key, Arc<ServerStream>>,
     /// Number of streams of each node.
     peers: HashMap<SocketAddr, usize>,
@@ -87,7 +87,7 @@ impl StreamTable {
         Self { state: Mutex::default(), per_peer }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KnownStreams> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,7 +191,7 @@ impl StreamTable {
     }
 }
 
-impl State {
+impl KnownStreams {
     fn take_early(&mut self, from: Address, is_it: impl Fn(&Early) -> bool) -> Vec<Early> {
         let Some(waiting) = self.early.get_mut(&from) else { return Vec::new() };
         let taken = waiting.extract_if(.., |early| is_it(early)).collect();

@@ -11,17 +11,17 @@ use crate::spawning::{BoxTask, Spawn};
 /// A fixed number of threads, each started when a task first finds no idle one. They end when the last handle is dropped and the
 /// queue is empty of tasks that are ready.
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerThreads>,
     threads_max: usize,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct WorkerThreads {
+    queue: Mutex<TaskQueue>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct TaskQueue {
     ready: VecDeque<Runnable>,
     threads: usize,
     idle: usize,
@@ -31,7 +31,7 @@ struct Queue {
 impl Workers {
     /// With at most this many threads; at least one.
     pub(crate) fn new(threads_max: usize) -> Self {
-        let shared = Arc::new(Shared { queue: Mutex::default(), work: Condvar::new() });
+        let shared = Arc::new(WorkerThreads { queue: Mutex::default(), work: Condvar::new() });
         Self { shared, threads_max: threads_max.max(1) }
     }
 }
@@ -57,8 +57,8 @@ impl Drop for Workers {
     }
 }
 
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl WorkerThreads {
+    fn queue(&self) -> MutexGuard<'_, TaskQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

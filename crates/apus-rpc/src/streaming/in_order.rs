@@ -13,7 +13,7 @@ const EARLY_MAX: u64 = 16;
 
 /// What became of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum SeqPlace {
     /// It waits for its turn, or it has its turn now.
     Kept,
     /// Its number was there before.
@@ -29,19 +29,19 @@ impl<T> InOrder<T> {
 
     /// What would become of an item with this number.
     //= docs/rpc-wire.md#E23
-    pub(crate) fn place(&self, seq: u64) -> Place {
+    pub(crate) fn place(&self, seq: u64) -> SeqPlace {
         if seq < self.next || self.early.contains_key(&seq) {
-            return Place::Known;
+            return SeqPlace::Known;
         }
         if seq - self.next >= EARLY_MAX {
-            return Place::Refused;
+            return SeqPlace::Refused;
         }
-        Place::Kept
+        SeqPlace::Kept
     }
 
     /// Adds an item whose [`place`](Self::place) is kept.
     pub(crate) fn push(&mut self, seq: u64, item: T) {
-        debug_assert_eq!(self.place(seq), Place::Kept);
+        debug_assert_eq!(self.place(seq), SeqPlace::Kept);
         self.early.insert(seq, item);
     }
 
@@ -72,14 +72,17 @@ mod tests {
         //= docs/rpc-wire.md#E23
         let mut order = InOrder::new();
         order.push(2, "b");
-        assert_eq!((order.pop(), order.place(2)), (None, Place::Known));
+        assert_eq!((order.pop(), order.place(2)), (None, SeqPlace::Known));
         order.push(1, "a");
         assert_eq!([order.pop(), order.pop(), order.pop()], [Some("a"), Some("b"), None]);
-        assert_eq!(order.place(1), Place::Known);
+        assert_eq!(order.place(1), SeqPlace::Known);
         for seq in 4..3 + EARLY_MAX {
             order.push(seq, "x");
         }
-        assert_eq!((order.place(3), order.place(3 + EARLY_MAX)), (Place::Kept, Place::Refused));
+        assert_eq!(
+            (order.place(3), order.place(3 + EARLY_MAX)),
+            (SeqPlace::Kept, SeqPlace::Refused)
+        );
         assert_eq!((order.early(), order.take_all().count()), (15, 15));
     }
 }
