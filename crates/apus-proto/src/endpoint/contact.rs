@@ -479,7 +479,7 @@ impl Endpoint {
         if credentials.is_none() && named == Some(NO_CALL.sender_id) {
             return; // No call wants the port that was refused. A handshake asks as well.
         }
-        if self.trust(doubted, credentials) {
+        if self.trust(now, doubted, credentials.map(|credentials| credentials.token)) {
             return self.forget_peer(asking);
         }
         //= docs/protocol.md#contact-6
@@ -491,12 +491,14 @@ impl Endpoint {
         }
     }
 
-    /// Ends the doubt about a peer's token. Returns `true`, and sends again, if the peer has answered with this token.
-    fn trust(&mut self, doubted: PeerKey, credentials: Option<Credentials>) -> bool {
+    /// Ends the doubt about a peer's token. Returns `true`, and sends again, if the peer has answered with this token, which is a sign
+    /// of it.
+    pub(super) fn trust(&mut self, now: Time, doubted: PeerKey, answer: Option<Token>) -> bool {
         let Some(peer) = self.peers.get_mut(doubted) else { return false };
         //= docs/protocol.md#contact-5
-        let known = peer.contact.on_answer(credentials.map(|credentials| credentials.token));
+        let known = peer.contact.on_answer(answer);
         if known {
+            peer.last_rx = now;
             self.release(doubted);
         }
         known

@@ -249,10 +249,7 @@ impl Endpoint {
     /// Handles the answer that a handshake got on behalf of `doubted`.
     fn answer_introduced(&mut self, now: Time, asking: PeerKey, doubted: PeerKey, theirs: Token) {
         //= docs/protocol.md#contact-5
-        let is_known =
-            self.peers.get_mut(doubted).is_some_and(|it| it.contact.on_answer(Some(theirs)));
-        if is_known {
-            self.release(doubted);
+        if self.trust(now, doubted, Some(theirs)) {
             return self.forget_peer(asking);
         }
         //= docs/protocol.md#contact-6
