@@ -419,6 +419,11 @@ impl Rpc {
             let waited = now.saturating_since(self.started.max(peer.last_rx));
             return waited >= timeout && opening.sent >= PROBES_MIN;
         }
+        if self.waits_for_answer(peer) {
+            //= docs/protocol.md#contact-6
+            let since = self.started.max(peer.last_rx);
+            return now.saturating_since(since) >= timeout && peer.prober.is_unanswered(since);
+        }
         let silent = now.saturating_since(self.last_rx);
         let peer_silent = now.saturating_since(peer.last_rx);
         match self.awaited_packet() {
@@ -434,6 +439,12 @@ impl Rpc {
                 self.probing.probes_unanswered >= PROBES_MIN || peer.prober.is_unanswered(last_rx)
             }
         }
+    }
+
+    /// Client: returns whether nothing is sent until the peer has answered a doubt about its token.
+    pub(crate) fn waits_for_answer(&self, peer: &Peer) -> bool {
+        let is_in_doubt = peer.contact.met().is_some_and(|met| met.asking.is_some());
+        is_in_doubt && self.is_client() && self.is_deferred()
     }
 
     /// Records data or a grant: the peer continues with the RPC.

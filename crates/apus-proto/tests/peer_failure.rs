@@ -223,6 +223,26 @@ fn a_call_after_those_that_the_network_has_ended_is_sent_only_once_the_peer_is_b
     }
 }
 
+//= docs/protocol.md#contact-6
+#[test]
+fn a_call_that_waits_for_the_answer_to_a_doubt_ends_if_the_peer_stays_silent() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.nodes[SERVER].up = false;
+    let first = pair.call(100);
+    pair.drive_for(millis(1));
+    refuse(&mut pair, CLIENT, SERVER, PathError::PortUnreachable, 20);
+    assert_eq!(pair.failure(first), unreachable(PathError::PortUnreachable, true));
+    let waiting = pair.call(100);
+    pair.drive_for(millis(900));
+    assert_eq!(pair.outcome(CLIENT, waiting), None);
+    pair.drive_for(secs(1));
+    let failure = pair.failure(waiting);
+    let CallFailed::PeerTimeout { silent_for, ref story, .. } = failure else {
+        panic!("{failure:?}");
+    };
+    assert!(silent_for >= secs(1) && !story.may_have_executed(), "{failure}");
+}
+
 #[test]
 fn a_server_forgets_the_requests_of_a_client_that_is_unreachable() {
     let mut pair = Pair::new();

@@ -543,6 +543,9 @@ impl Endpoint {
         let first = peer.flight.first_deferred().and_then(|key| self.rpcs.get(key));
         let first = first.map(Rpc::header);
         let config = &self.parts.config;
+        if let Contact::Asking(doubted, _) = peer.contact {
+            self.peers[doubted].prober.note(now, config.resend_initial);
+        }
         let Some(opening) = self.peers[key].contact.opening_mut() else { return };
         opening.header = first.unwrap_or(opening.header);
         //= docs/protocol.md#contact-2

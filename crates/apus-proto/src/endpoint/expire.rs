@@ -261,6 +261,9 @@ impl Step<'_> {
             //= docs/protocol.md#life-9
             let (since, probes) = match self.peer.contact.opening() {
                 Some(opening) => (rpc.started, opening.sent),
+                None if rpc.waits_for_answer(self.peer) => {
+                    (rpc.started.max(self.peer.last_rx), rpc.probing.probes_unanswered)
+                }
                 None => (rpc.last_rx, rpc.probing.probes_unanswered),
             };
             let story = self.story(now);
