@@ -246,7 +246,8 @@ impl Peer {
             loopback: path.is_loopback(),
             loses_unseen: false,
             native: path.is_native(),
-            compact: false,
+            //= docs/wire.md#W57
+            compact: path.is_sealed(),
             last_rx: now,
             reach: Reach { elsewhere: None, refused: None, believed: Time::ZERO },
             measured: Measured {

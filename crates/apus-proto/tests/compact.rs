@@ -210,6 +210,28 @@ fn short_messages_of_nodes_that_have_met_share_datagrams() {
     assert!(plain > 200);
 }
 
+//= docs/wire.md#W57
+#[test]
+fn short_messages_by_a_sealed_path_share_datagrams_after_the_handshake() {
+    let now = Time::from_nanos(1_000_000_000);
+    let [mut client, mut server] = [1, 2].map(|seed| Endpoint::new(Config::default(), seed));
+    let socket = client.open(None).unwrap();
+    server.open(Some(PORT)).unwrap();
+    let (to, from) = (SERVER.sealed(), CLIENT.sealed());
+    let greeting = client.greeting(now, to, false);
+    let answer = server.answer_greeting(now, from, greeting);
+    assert!(client.answered(now, to, greeting, answer));
+    assert!(server.introduced(now, from, answer, greeting.token));
+    let mut messages = client.short_messages(now, socket, to);
+    for body in bodies([100; 100]) {
+        messages.call(PORT, body, CallOptions::default()).unwrap();
+    }
+    drop(messages);
+    let mut wire = Wire::default();
+    while client.poll_transmit(now, &mut wire) {}
+    assert_eq!(wire.datagrams.len(), 9);
+}
+
 //= docs/protocol.md#seal-6
 #[test]
 fn requests_of_a_bundle_without_right_are_refused_one_by_one() {

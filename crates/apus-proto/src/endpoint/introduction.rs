@@ -236,8 +236,7 @@ impl Endpoint {
         //= docs/protocol.md#seal-3
         // The server may end the handshake later than one of its own, so it may not know this node's token yet.
         let proof = Proof { code: 0, issued: issued_at(now) };
-        // Frames of a handshake do not say whether the peer reads compact bundles (W57).
-        peer.contact.confirm(now, Credentials { token: theirs, proof, compact: false });
+        peer.contact.confirm(now, Credentials { token: theirs, proof, compact: true });
         let mark = peer.trace_mark(RpcId(0));
         let before = TraceMark { pair: pair(peer.token, Token::NONE), ..mark };
         self.parts.tracer.peer_met(before, mark);
