@@ -139,6 +139,19 @@ fn an_unknown_method_was_not_executed() {
 }
 
 #[test]
+fn a_fallback_has_all_other_methods() {
+    let named = |cx: Context, body: Bytes| async move {
+        Ok::<String, Status>(format!("{} {}", cx.path(), body.len()))
+    };
+    let served = served(|server| server.route("/a.B/Echo", echo).fallback(named));
+    let call = |path| served.channel.unary(path, "xyz").wait().expect("a response").into_body();
+    assert_eq!(call("/a.B/Echo"), "xyz");
+    assert_eq!(call("/a.B/Other"), "/a.B/Other 3");
+    assert_eq!(call("/c/d/e"), "/c/d/e 3");
+    assert_eq!(served.counters.unknown_methods(), 0);
+}
+
+#[test]
 fn misuse_is_found_before_anything_is_sent() {
     let served = served(|server| server.route("/a.B/Echo", echo));
     let calls = [

@@ -32,6 +32,7 @@ impl Server {
         ServerBuilder {
             node,
             methods: HashMap::new(),
+            fallback: None,
             interceptors: Vec::new(),
             concurrency: usize::MAX,
             per_peer: None,
@@ -50,6 +51,7 @@ impl Server {
 pub struct ServerBuilder<'n> {
     node: &'n Node,
     methods: HashMap<String, Box<dyn Method>>,
+    fallback: Option<Box<dyn Method>>,
     interceptors: Vec<Interceptor>,
     concurrency: usize,
     per_peer: Option<usize>,
@@ -134,6 +136,38 @@ impl ServerBuilder<'_> {
         self
     }
 
+    /// Serves the methods that no [`route`](Self::route) has, as `route` does: the handler gets the path from [`Context::path`]. It says
+    /// [`Code::Unimplemented`](crate::Code::Unimplemented) about methods that do not exist. A server has one; a second one takes the
+    /// place of the first.
+    ///
+    /// ```
+    /// use apus_rpc::{Bytes, Code, Context, Server, Status};
+    ///
+    /// /// Forwards the methods of one service, whatever their names are.
+    /// async fn forward(cx: Context, body: Bytes) -> Result<Bytes, Status> {
+    ///     match cx.path().service() {
+    ///         "shop.Calc" => Ok(body),
+    ///         other => Err(Status::new(Code::Unimplemented, format!("no service {other} is served"))),
+    ///     }
+    /// }
+    /// # fn example(node: &apus_rpc::Node) {
+    /// # let _ =
+    /// Server::builder(node).fallback(forward)
+    /// # ;
+    /// # }
+    /// ```
+    pub fn fallback<F, B>(
+        mut self,
+        handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<B, Status>> + Send + 'static,
+        B: Into<Bytes> + 'static,
+    {
+        self.fallback = Some(Box::new(Unary { handler }));
+        self
+    }
+
     /// Sees each request before its handler, in the order of these calls. An error refuses the request: its client gets the status,
     /// and knows that the request was not executed.
     ///
@@ -214,6 +248,7 @@ impl ServerBuilder<'_> {
         };
         let intake = Intake {
             methods: self.methods,
+            fallback: self.fallback,
             interceptors: self.interceptors,
             admission: Arc::new(Admission::new(self.concurrency, self.per_peer)),
             in_service: Arc::new(InService::new(self.limits, self.hold_within)),

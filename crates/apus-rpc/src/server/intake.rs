@@ -82,6 +82,7 @@ pub(crate) type Interceptor =
 /// All that a server needs for a request.
 pub(crate) struct Intake {
     pub(crate) methods: HashMap<String, Box<dyn Method>>,
+    pub(crate) fallback: Option<Box<dyn Method>>,
     pub(crate) interceptors: Vec<Interceptor>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) in_service: Arc<InService>,
@@ -157,7 +158,8 @@ impl Intake {
     ) -> Result<Chosen<'_>, Status> {
         let counters = &self.in_service.counters;
         let Opening { id, ends, holds, path, mut metadata } = opening;
-        let Some(method) = self.methods.get(path.as_str()) else {
+        let method = self.methods.get(path.as_str()).or(self.fallback.as_ref());
+        let Some(method) = method else {
             count(&counters.unknown_methods);
             let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
             return Err(status.not_executed());
