@@ -19,6 +19,7 @@ mod unary;
 
 pub use calls::OutgoingCall;
 pub use channel::Channel;
+pub(crate) use connect::with_shared_node;
 pub use connect::{ChannelBuilder, ConnectError};
 pub use stream_call::StreamCall;
 pub use unary::{UnaryCall, UnaryFuture};

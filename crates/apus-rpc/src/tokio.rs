@@ -31,6 +31,7 @@
 use apus::{EventLoopError, Node};
 use tokio::runtime::Handle;
 
+use crate::client::{ConnectError, with_shared_node};
 use crate::spawning::{BoxTask, Spawn};
 
 /// Has the runtime that the calling task runs in turn the node, until the node is closed: its messages then wake tasks without a hop
@@ -50,6 +51,21 @@ pub fn drive(node: &Node) -> Result<(), EventLoopError> {
         let _ = event_loop.drive().await;
     });
     Ok(())
+}
+
+/// [Drives](drive) the node that channels of the process share ([`ChannelBuilder::node`](crate::ChannelBuilder::node)). A runtime that
+/// drives it already goes on to do so, which is no error.
+///
+/// # Errors
+///
+/// [`ConnectError`]: the node does not start.
+///
+/// # Panics
+///
+/// As [`drive`].
+pub fn drive_shared() -> Result<(), ConnectError> {
+    // Without an event loop, the node's own thread turns it.
+    with_shared_node(|node| drop(drive(node)))
 }
 
 /// The runtime that the calling task runs in, for [`ServerBuilder::spawner`](crate::ServerBuilder::spawner): handlers that have to

@@ -9,7 +9,7 @@ use std::future;
 use apus_rpc::{Bytes, Channel, Context, Response, Server, Status};
 use tokio::runtime::{Builder, Handle};
 
-use pair::{PORT, address, node};
+use pair::{PORT, address, node, served};
 
 async fn add(cx: Context, body: Bytes) -> Result<Bytes, Status> {
     tokio::task::yield_now().await;
@@ -48,4 +48,21 @@ fn a_runtime_turns_both_nodes() {
             assert_eq!(body, number.to_string());
         }
     });
+}
+
+#[test]
+fn runtimes_drive_the_shared_node_one_after_the_other() {
+    let served =
+        served(|server| server.route("/a.B/Add", |_, body| async { Ok::<Bytes, Status>(body) }));
+    for _ in 0..2 {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            for _ in 0..2 {
+                apus_rpc::tokio::drive_shared().expect("the node");
+                let channel = Channel::connect(&address(&served.node)).await.expect("a server");
+                let response = channel.unary("/a.B/Add", "1").await.expect("a response");
+                assert_eq!(response.body(), "1");
+            }
+        });
+    }
 }

@@ -114,7 +114,7 @@ impl ChannelBuilder {
     fn build_to(self, to: Address) -> Result<Channel, ConnectError> {
         let client = match self.client {
             Some(client) => client?,
-            None => shared_client()?,
+            None => with_shared_node(Node::client)??,
         };
         //= docs/rpc-wire.md#E7
         let first = getrandom::u64().map_err(|error| ConnectError::Random(error.to_string()))?;
@@ -122,20 +122,21 @@ impl ChannelBuilder {
     }
 }
 
-/// A port of the node that channels of the process share. A forked child of the process has a node of its own.
-fn shared_client() -> Result<Client, ConnectError> {
+/// The node that channels of the process share, which is started when it is first needed. A forked child of the process has a node of
+/// its own.
+pub(crate) fn with_shared_node<T>(run: impl FnOnce(&Node) -> T) -> Result<T, ConnectError> {
     static NODE: Mutex<Option<(u32, Node)>> = Mutex::new(None);
     let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((process, node)) = &*node
         && *process == process::id()
-        && let Ok(client) = node.client()
+        && node.client().is_ok()
     {
-        return Ok(client);
+        return Ok(run(node));
     }
     let mut config = Config::new();
     config.apply_environment().map_err(StartError::Config)?;
     let (_, started) = node.insert((process::id(), Node::start(&config)?));
-    Ok(started.client()?)
+    Ok(run(started))
 }
 
 impl fmt::Debug for ChannelBuilder {
