@@ -82,19 +82,25 @@ fn weighted_seeds_that_once_failed_hold() {
     ]);
 }
 
-/// Sealed seeds that once failed: a copied CONTINUE took the handshake, and the path lost its good keys (1000211), keys lived for less
-/// than the pause between two probes (1000818), a changed token in REPLY ended calls (1001205, 1001808), a record from a forged address
-/// became the way to call it (1003975), a refresh went over keys that the peer had lost (8026), reports counted although nothing was
-/// asked (17, 168), and calls waited for the answer to a doubt that nobody had any more (2202347, 2204501). An attacker gave a node keys by
-/// a relayed handshake that its client had given up; the call by them failed, and the simulator did not excuse it (503047). In small
-/// budgets, requests and calls waited for each other's room (716, 2206856), and a refused request was sent again too often (503784,
-/// 2200962). An OPEN for no call was refused (3301401, 4401850). Forged reports ended calls to a node that was heard by the tokens of
-/// another handshake (4402331).
+/// Sealed seeds that once failed: a copied CONTINUE took the handshake, and the path lost its good keys (1000211), keys lived for
+/// less than the pause between two probes (1000818), a changed token in REPLY ended calls (1001205, 1001808), a record from a
+/// forged address became the way to call it (1003975), a refresh went over keys that the peer had lost (8026), reports counted
+/// although nothing was asked (17, 168), and calls waited for the answer to a doubt that nobody had any more (2202347, 2204501).
+/// An attacker gave a node keys by a relayed handshake that its client had given up; the call by them failed, and the simulator
+/// did not excuse it (503047). In small budgets, requests and calls waited for each other's room (716, 2206856), and a refused
+/// request was sent again too often (503784, 2200962). An OPEN for no call was refused (3301401, 4401850). Forged reports ended
+/// calls to a node that was heard by the tokens of another handshake (4402331). A doubt about an earlier run outlived its
+/// handshake (22001320), an answer to a doubt was no sign of the peer (22029136), a call waited for the answer of a dead peer
+/// (10022038900), and a handshake from another address began a new history (10022017120). The simulator took packets for signs of
+/// a peer that are none (22011001, 22023626), and a handshake for a later one that had begun before an attacker ended the path
+/// (22015176, 22026242, 10022018388).
 #[test]
 fn sealed_seeds_that_once_failed_hold() {
     let seeds = [17, 168, 8026, 1_000_211, 1_000_818, 1_001_205, 1_001_808, 1_003_975];
     let more = [2_202_347, 2_204_501, 503_047, 716, 2_206_856, 503_784, 2_200_962];
     let more = more.into_iter().chain([3_301_401, 4_401_850, 4_402_331]);
+    let more = more.chain([22_001_320, 22_029_136, 10_022_038_900, 10_022_017_120, 22_011_001]);
+    let more = more.chain([22_023_626, 22_015_176, 22_026_242, 10_022_018_388]);
     all_hold_as(&sealed(), seeds.into_iter().chain(more));
 }
 

@@ -25,8 +25,8 @@ impl World<'_> {
         if !self.is_watched() {
             return;
         }
-        let pairs = self.pairs_of(node, index);
-        self.excuses.without_path.extend(pairs.into_iter().flatten());
+        let (now, pairs) = (self.now, self.pairs_of(node, index));
+        self.excuses.without_path.extend(pairs.into_iter().flatten().map(|pair| (pair, now)));
         for call in 0..self.scenario.calls.len() {
             if self.entries[call].fate == Fate::UnderWay {
                 self.excuse_if_without_path(call);
@@ -43,10 +43,13 @@ impl World<'_> {
         }
     }
 
-    /// Notes that a handshake has given a path its keys.
-    pub(super) fn handshake_succeeded(&mut self, node: usize, index: usize) {
+    /// Notes that a handshake, which began at a time, has given a path its keys, and that its client knows that the server has
+    /// them too. It makes up for what an attacker has ended earlier, but not for what it has ended since: the client may call by
+    /// that.
+    pub(super) fn handshake_succeeded(&mut self, node: usize, index: usize, began: Duration) {
         let [named, owner] = self.pairs_of(node, index);
-        if let Some(pair) = named.filter(|_| named == owner) {
+        let Some(pair) = named.filter(|_| named == owner) else { return };
+        if self.excuses.without_path.get(&pair).is_some_and(|&failed| failed <= began) {
             self.excuses.without_path.remove(&pair);
         }
     }
@@ -81,7 +84,7 @@ impl World<'_> {
         self.is_silent(from, to, began)
     }
 
-    /// Returns whether a node has opened no record of another one for an RTO, from a time on.
+    /// Returns whether a node has opened no record of another one from its address for an RTO, from a time on.
     fn is_silent(&self, node: usize, peer: usize, from: Duration) -> bool {
         let heard = self.excuses.heard.get(&(node, peer)).copied().unwrap_or_default();
         self.now.saturating_sub(heard.max(from)) >= RTO_MIN
@@ -100,7 +103,7 @@ impl World<'_> {
     pub(super) fn excuse_if_without_path(&mut self, call: usize) {
         let planned = &self.scenario.calls[call];
         let pair = (planned.from.min(planned.to), planned.from.max(planned.to));
-        if self.excuses.without_path.contains(&pair) {
+        if self.excuses.without_path.contains_key(&pair) {
             self.excuses.calls.insert(call);
         }
     }

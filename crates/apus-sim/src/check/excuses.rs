@@ -10,10 +10,11 @@ use std::time::Duration;
 /// The calls that may fail.
 #[derive(Debug, Default)]
 pub(super) struct Excuses {
-    /// Pairs of nodes whose last handshake has failed.
-    pub(super) without_path: BTreeSet<(usize, usize)>,
+    /// Pairs of nodes of which a handshake has failed, and the time. No later one has succeeded.
+    pub(super) without_path: BTreeMap<(usize, usize), Duration>,
     pub(super) calls: BTreeSet<usize>,
-    /// The time at which a node last opened a record of another one.
+    /// The time at which a node last opened a record of another one. A record from another address than that of its path does not
+    /// count, because the core waits for a proof that the peer has moved (contact-7), nor does OPEN or CONFIRM.
     pub(super) heard: BTreeMap<(usize, usize), Duration>,
     /// Calls whose server has a forged report about a client that was silent.
     pub(super) given_up: BTreeSet<usize>,

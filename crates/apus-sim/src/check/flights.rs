@@ -371,11 +371,6 @@ impl World<'_> {
         self.note(|| {
             format!("node {node} is introduced to {peer:?} as {role:?}: {id:?}, {tokens:?}")
         });
-        // A client whose handshake was relayed to the server may have given it up meanwhile.
-        let is_held = |client: usize| self.sealing().nodes[client].table.path(peer_id).is_some();
-        if role == Role::Server && peer.is_some_and(is_held) {
-            self.handshake_succeeded(node, index);
-        }
         self.disturb_contact(node, peer);
         true
     }
@@ -497,10 +492,11 @@ impl World<'_> {
         let keys = &mut sealing.nodes[node];
         let of_id = |place: &SealedPath| {
             let attempt = place.attempt.as_ref().filter(|attempt| attempt.ours == id)?;
-            Some((attempt.greeting, attempt.installed?, attempt.over.is_some()))
+            let began = attempt.deadline - HANDSHAKE_TIME;
+            Some((attempt.greeting, attempt.installed?, attempt.over.is_some(), began))
         };
         let found = keys.paths.iter().enumerate().find_map(|(at, place)| Some((at, of_id(place)?)));
-        let Some((index, (greeting, theirs, is_refresh))) = found else { return };
+        let Some((index, (greeting, theirs, is_refresh, began))) = found else { return };
         let path = keys.paths[index].path;
         if !self.nodes[node].endpoint.confirmed(local, path, greeting, theirs) {
             return self.fail_attempt(node, index, HandshakeError::OutOfOrder);
@@ -510,6 +506,6 @@ impl World<'_> {
         place.attempt = None;
         place.attempts.succeeded(now);
         place.refresh_at = Some(now + rekey);
-        self.handshake_succeeded(node, index);
+        self.handshake_succeeded(node, index, began);
     }
 }

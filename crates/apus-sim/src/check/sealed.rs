@@ -7,9 +7,10 @@ use apus_seal::{
     AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, Role, SealLimits, VERSION_HINT,
     VERSION_SEALED,
 };
-use apus_wire::{DATA_HEADER_LEN, PathId, Priority};
+use apus_wire::{DATA_HEADER_LEN, Header, PathId, Priority};
 
 use crate::check::addresses::SentPacket;
+use crate::check::compact;
 use crate::check::fake_aead::FakeAead;
 use crate::check::holes::Hole;
 use crate::check::keys::{Keys, association_of};
@@ -242,9 +243,18 @@ impl World<'_> {
             return self.on_flight(node, from, Some(id), &content);
         }
         self.work.arrived(now, peer, node, &content);
-        self.excuses.note_record(now, node, peer);
+        if home.is_some() && !asks_for_token(&content) {
+            self.excuses.note_record(now, node, peer);
+        }
         let local = self.local(node);
-        self.nodes[node].endpoint.handle_packet(local, path, &content);
+        let endpoint = &mut self.nodes[node].endpoint;
+        let before = endpoint.counters().dropped_elsewhere;
+        compact::pass(endpoint, local, path, &content);
+        //= docs/protocol.md#contact-7
+        // An attacker has moved the peer, and its own packets are lost until it proves its address.
+        if endpoint.counters().dropped_elsewhere > before {
+            self.disturb(&clear);
+        }
         Ok(())
     }
 
@@ -370,6 +380,12 @@ fn open(
         return Ok(Opening { id: opened.id, home, content: [header, payload].concat() });
     };
     Ok(Opening { id: opened.id, home, content: opened.text.to_vec() })
+}
+
+/// Whether a packet asks for a token, or proves one (contact-1): the core answers it without state.
+fn asks_for_token(packet: &[u8]) -> bool {
+    use apus_wire::PacketType::{Confirm, Open};
+    Header::parse(packet).is_ok_and(|(kind, _)| matches!(kind, Open | Confirm))
 }
 
 /// Whether a packet is DATA that is sent again.
