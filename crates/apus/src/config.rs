@@ -709,8 +709,7 @@ mod tests {
         check(&|_| ()).unwrap();
         let mut config = Config::new();
         config.tls_cert(file("/c")).tls_key(file("/k")).tls_ca(vec!["/r".into()]);
-        let error = config.check_shared_engine().unwrap_err().to_string();
-        assert!(error.starts_with("tls_cert"), "{error}");
+        config.check_shared_engine().unwrap();
         for (key, change) in [
             ("tls_key", &(|config: &mut Config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
             ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `engine` | turns, and the thread that turns next |
-//! | `calls` | calls and responses of the application |
+//! | `calls`, `delivering` | calls and responses of the application; messages for it |
 //! | `absence` | the absence of threads that stop waiting |
 //! | `paths` | the link's knowledge of the ways to peers |
 //! | `waiting`, `waiting_calls` | calls that wait for room, and their list |
@@ -26,8 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Examination, Link};
-use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, Event, Time, TraceEvent, sooner};
+use apus_proto::{Endpoint, Time, TraceEvent, sooner};
 use apus_wire::compact::Entries;
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 
@@ -38,7 +37,7 @@ use crate::engine::postponed::{ANSWERS_WAIT, Postponed, TIMERS_WAIT};
 use crate::engine::shard_loads::ShardLoads;
 use crate::host::neighbours::Neighbours;
 use crate::local_caller::LocalCaller;
-use crate::mail::{CallKey, Mail};
+use crate::mail::Mail;
 use crate::observe::publication::Publication;
 use crate::observe::stats::{DeliveryCounters, HandshakeCounters, IdentityGauges, StreamCounters};
 use crate::observe::time_trace::{self, Following};
@@ -49,6 +48,7 @@ use crate::shared_engine::forwarder::Forwarder;
 mod absence;
 mod after_unlock;
 mod calls;
+mod delivering;
 mod ending;
 mod handlers;
 mod handling;
@@ -542,58 +542,6 @@ impl Engine {
         self.mail.report_backlog(|socket, undelivered| {
             endpoint.set_undelivered(socket, undelivered.responses, undelivered.bytes);
         });
-    }
-
-    #[inline]
-    pub(crate) fn deliver(&mut self) {
-        let Self { endpoint, mail, link, neighbours, sealed_peers, .. } = self;
-        while let Some(event) = endpoint.poll_event() {
-            if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
-                && neighbours.waits_for_meeting(CallKey::from_bits(cookie.number()))
-            {
-                continue;
-            }
-            let address = |path: PathId| match &*neighbours {
-                Some(neighbours) if path.is_local() => neighbours.address(path),
-                _ => link.address(path),
-            };
-            let owner = neighbours
-                .as_ref()
-                .and_then(|it| it.attachments.forwarder.as_ref()?.owner(event.socket()));
-            match owner {
-                None => {
-                    let mark = match &event {
-                        Event::Request { rpc, .. } => endpoint.take_trace_mark(*rpc),
-                        Event::Failed { socket, cookie, path: Some(path), error, .. } => {
-                            let rule = mail.rule(*socket);
-                            if let Some(peers) = sealed_peers
-                                && let Some(error) = peers.contact_error(*path, rule, error)
-                            {
-                                mail.fail_call(*socket, *cookie, error);
-                                continue;
-                            }
-                            None
-                        }
-                        _ => None,
-                    };
-                    mail.deliver(event, mark, address);
-                }
-                Some(owner) => {
-                    let client = match &event {
-                        Event::Request { from, .. } => address(from.path),
-                        _ => None,
-                    };
-                    if let Some(forwarder) =
-                        neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
-                    {
-                        forwarder.event(owner, event, client, endpoint);
-                    }
-                }
-            }
-        }
-        if let Some(neighbours) = neighbours {
-            neighbours.meetings.connected.drain(..).for_each(|call| mail.connected(call));
-        }
     }
 
     #[inline]

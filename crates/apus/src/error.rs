@@ -358,9 +358,21 @@ pub enum RuleError {
         /// The limit.
         limit: usize,
     },
-    /// Misuse: the node has no certificate ([`Config::tls_cert`](crate::Config::tls_cert)), so that it knows no peer by name.
+    /// Misuse: the node has no certificate ([`Config::tls_cert`](crate::Config::tls_cert)), so that it knows no peer by name. With a
+    /// shared engine ([`Config::engine`](crate::Config::engine)): that engine has none for this process.
     #[error("the node has no certificate (tls_cert), so it knows no peer by name")]
     NoIdentity,
+    /// Misuse: the rule is longer than a shared engine ([`Config::engine`](crate::Config::engine)) takes.
+    #[error("a shared engine takes at most {patterns} patterns with {bytes} bytes together")]
+    TooLong {
+        /// The limit for patterns.
+        patterns: usize,
+        /// The limit for their text, in bytes.
+        bytes: usize,
+    },
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)), which keeps the rules, has ended or does not answer.
+    #[error("the shared engine, which keeps the rules, has ended or does not answer")]
+    NoEngine,
     /// Misuse: the node was started by the parent of this process, before the fork.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
@@ -508,7 +520,7 @@ impl CallError {
             CallFailed::HandshakeFailed => {
                 Self::HandshakeFailed { reason: "the handshake has failed".to_owned(), sent: false }
             }
-            // From a shared engine, which has no rules.
+            // From a shared engine without an identity for this process.
             CallFailed::NotExpected => Self::NoIdentity,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,

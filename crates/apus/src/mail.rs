@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{
-    ArrivedRequest, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
+    ArrivedRequest, CallFailed, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent,
+    TraceMark,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -30,6 +31,7 @@ use crate::mail::watchers::Watchers;
 use crate::observe::spans::SpanNumber;
 use crate::observe::stats::PortStats;
 use crate::observe::time_trace;
+use crate::shared_engine::described;
 
 /// The destination of a call's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -438,7 +440,11 @@ impl Mail {
             }
             Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
             Event::Failed { socket, cookie, error, .. } => {
-                self.fail_call(socket, cookie, CallError::failed(error));
+                let error = match error {
+                    CallFailed::Described(text) => described::read(&text),
+                    error => CallError::failed(error),
+                };
+                self.fail_call(socket, cookie, error);
             }
         }
     }

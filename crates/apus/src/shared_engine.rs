@@ -5,18 +5,23 @@
 //! |---|---|
 //! | this one | the API of a program that runs such an engine: [`SharedEngine`], [`EngineAccess`] |
 //! | [`messages`] | messages between a process and the engine |
+//! | [`peers`], [`described`] | identities of peers and errors of calls in these messages |
 //! | [`attached`] | in the process: state of the engine, and of the nodes reached by it |
 //! | [`awaited`] | in the process: waiting for the engine |
 //! | [`attachments`], [`attaching`] | both: how a process attaches, and how an attachment ends |
 //! | [`forwarder`] | in the engine: processes, their ports, and their calls and requests |
 //! | [`forwarding`] | in the engine: the part of a turn that serves them |
+//! | [`process_rules`] | in the engine: the rules of their clients and services |
 
 mod attachments;
 mod forwarding;
+mod peers;
+mod process_rules;
 
 pub(crate) mod attached;
 pub(crate) mod attaching;
 pub(crate) mod awaited;
+pub(crate) mod described;
 pub(crate) mod forwarder;
 pub(crate) mod messages;
 
@@ -40,7 +45,7 @@ use crate::engine::Engine;
 use crate::engine::links;
 use crate::engine::memory_limit::memory_limit;
 use crate::engine::shards::Near;
-use crate::error::StartError;
+use crate::error::{IdentityError, StartError};
 use crate::mail::Mail;
 use crate::node::Node;
 use crate::observe::stats::{ProcessCounters, Stats};
@@ -140,6 +145,9 @@ impl EngineAccess {
 ///
 /// The order of messages, grants and budgets then hold over all these processes. Links and privileges are this process's alone.
 /// Ports, budgets and counters are per process, and no process sees the messages of another.
+///
+/// An engine with a certificate ([`Config::tls_cert`]) speaks sealed for its processes, under its name. It has the keys, and applies the
+/// rules of their clients and services.
 ///
 /// When the process that has the engine ends, outstanding calls fail with
 /// [`CallError::EngineEnded`](crate::CallError::EngineEnded), and the processes attach again to its successor.
@@ -248,6 +256,15 @@ impl SharedEngine {
         }
         let Ok(mut engine) = self.socket.first().shared.enter() else { return Ok(0) };
         Ok(engine.set_access_limits(access.limits.clone()))
+    }
+
+    /// Reads the files of the engine's certificate again if one has changed, as [`Node::reload_identity`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::reload_identity`].
+    pub fn reload_identity(&self) -> Result<bool, IdentityError> {
+        self.node.reload_identity()
     }
 
     /// The address of the engine's node, which is also the address of all attached processes.

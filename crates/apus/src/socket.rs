@@ -29,7 +29,7 @@ use crate::observe::spans::QueuedSpans;
 use crate::observe::stats::PortStats;
 use crate::shared_engine::attached::{ATTACH_TIMEOUT, Attached};
 use crate::shared_engine::awaited::AwaitEngine;
-use crate::shared_engine::messages::Opened;
+use crate::shared_engine::messages::{Opened, RULES_MAX, RuleAnswer};
 use crate::sync::clock;
 
 /// A port. Clones are the same port; any number of threads and tasks may use it at once.
@@ -138,6 +138,34 @@ impl SocketInner {
         }
     }
 
+    //= docs/protocol.md#seal-6
+    /// Gives the port a rule for its peers, which the engine of another process keeps if this node uses one.
+    fn set_rule(&self, rule: &PeerRule) -> Result<(), RuleError> {
+        let mut engine = self.shared.enter()?;
+        let Some(attached) = engine.attached() else { return engine.set_rule(self.key, rule) };
+        let number = attached.set_rule(self.port, rule)?;
+        engine.transmit_due(clock::now());
+        let mut awaited = AwaitEngine(|attached: &mut Attached| match attached.is_attached() {
+            true => attached.take_rule_answer(number).map(Some),
+            false => Some(None),
+        });
+        let now = clock::now();
+        let until = Some(now + ATTACH_TIMEOUT);
+        let answer = self.shared.wait(engine, &mut awaited, now, until)?.flatten();
+        let mut engine = self.shared.lock()?;
+        let kept = answer == Some(RuleAnswer::Set);
+        if let Some(attached) = engine.attached() {
+            attached.end_rule(number, kept.then_some((self.port, rule)));
+        }
+        match answer {
+            Some(RuleAnswer::Set) => engine.refuse_waiting(self.key, rule),
+            Some(RuleAnswer::NoIdentity) => return Err(RuleError::NoIdentity),
+            Some(RuleAnswer::TooMany) => return Err(RuleError::TooMany { limit: RULES_MAX }),
+            None => return Err(RuleError::NoEngine),
+        }
+        Ok(())
+    }
+
     /// The address of the node. A node that uses the engine of another process has that engine's address.
     pub(crate) fn node_addr(&self) -> SocketAddr {
         self.node.local_addr
@@ -210,7 +238,7 @@ impl Socket {
     /// Gives the socket a rule for its peers.
     pub(crate) fn set_rule(&self, rule: &PeerRule) -> Result<(), RuleError> {
         for end in &*self.ends {
-            end.shared.enter()?.set_rule(end.key, rule)?;
+            end.set_rule(rule)?;
         }
         Ok(())
     }

@@ -10,13 +10,14 @@ use super::settings::Settings;
 use super::socket::{RELOAD, SOCKET, ask};
 use crate::output;
 
-/// Have the engine of this host read its access rules and limits anew
+/// Have the engine of this host read its access rules, limits and certificates anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus daemon reload
   apus daemon reload --socket /tmp/engine.sock
 
-The daemon reads the table [access] of its file again; the settings of [node] do not change. If the file has an error, the daemon \
+The daemon reads the table [access] of its file again, and the files of its certificate if they have changed; the settings of \
+[node] do not change. If the file has an error, the daemon \
 changes nothing. Only root and the user of the daemon may use this command. SIGHUP has the same effect, and the daemon reports the \
 result on standard error.")]
 pub(super) struct Args {
@@ -52,7 +53,12 @@ impl Reload {
         match self.reload() {
             Ok(detached) => {
                 let from = self.config.as_deref().unwrap_or_else(|| Path::new("no file")).display();
-                format!("{DONE} [access] of {from}; {detached} programs were detached")
+                let certificate = match self.engine.with(SharedEngine::reload_identity) {
+                    Some(Ok(true)) => "; the files of the certificate were read again".to_owned(),
+                    Some(Err(error)) => format!("; the old certificate stays: {error}"),
+                    Some(Ok(false)) | None => String::new(),
+                };
+                format!("{DONE} [access] of {from}; {detached} programs were detached{certificate}")
             }
             Err(error) => format!("not reloaded, the old rules stay: {error:#}"),
         }

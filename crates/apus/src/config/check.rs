@@ -117,10 +117,6 @@ impl Config {
         if self.shards != 1 {
             return value("shards", self.shards.to_string(), "1 for a shared engine");
         }
-        if let Some(cert) = &self.tls_cert {
-            // Its processes would all have the name of the engine, and its rules would not hold for their services.
-            return value("tls_cert", cert.display().to_string(), "none for a shared engine");
-        }
         match &self.engine {
             EngineAt::Own => Ok(()),
             other => value("engine", other.to_string(), "own for a shared engine"),

@@ -49,6 +49,8 @@ impl Engine {
             attached.close(port);
         }
         self.close_handler(socket);
+        let rule = self.mail.rule(socket);
+        self.release_rule(rule);
         self.mail.close(socket);
         self.endpoint.close(socket);
     }

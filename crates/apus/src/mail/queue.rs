@@ -212,13 +212,17 @@ impl Queue {
     }
 
     //= docs/protocol.md#seal-6
-    /// Refuses the waiting requests of peers that the rule of the socket does not name any more. The others keep their order.
-    #[cfg(feature = "secure")]
-    pub(crate) fn refuse_forbidden(&mut self, endpoint: &mut Endpoint) {
+    /// Refuses the waiting requests of peers that the rule of the socket does not name any more. `refuse` refuses such a request, and
+    /// returns whether it is one. The others keep their order.
+    pub(crate) fn refuse_forbidden(
+        &mut self,
+        endpoint: &mut Endpoint,
+        refuse: impl Fn(&mut Endpoint, &WaitingRequest) -> bool,
+    ) {
         for queue in [&mut self.requests, &mut self.late] {
             let waiting: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
             for request in waiting {
-                if endpoint.refuse_if_forbidden(request.rpc) {
+                if refuse(endpoint, &request) {
                     endpoint.discard(request.body);
                 } else {
                     queue.push(request.line(), request);

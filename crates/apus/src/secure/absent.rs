@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_net::Link;
-use apus_proto::{CallFailed, SocketKey, Time};
+use apus_proto::{CallFailed, Endpoint, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::PathId;
 
@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::lock::Shared;
 use crate::error::{CallError, IdentityError, RuleError, StartError};
+use crate::host::neighbours::Neighbours;
 use crate::secure::peer::Peer;
 
 /// The identity of a node, which has none.
@@ -65,6 +66,53 @@ impl SealedPeers {
     pub(crate) fn unexpected(&self, _: PathId, _: u8) -> CallError {
         match *self {}
     }
+
+    pub(crate) fn peer(&self, _: PathId) -> Option<Peer> {
+        match *self {}
+    }
+
+    pub(crate) fn own_peer(&self) -> Option<Peer> {
+        match *self {}
+    }
+
+    pub(crate) fn keep_rule(
+        &mut self,
+        _: &mut Endpoint,
+        _: Option<&Neighbours>,
+        _: &Rule,
+    ) -> Result<u8, RuleError> {
+        match *self {}
+    }
+
+    pub(crate) fn keep_rule_at(
+        &mut self,
+        _: &mut Endpoint,
+        _: Option<&Neighbours>,
+        _: u16,
+    ) -> Option<u8> {
+        match *self {}
+    }
+
+    pub(crate) fn has_rule(&self, _: &Rule) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn release_rule(&mut self, _: u8) {
+        match *self {}
+    }
+
+    pub(crate) fn admits_within(&self, _: u8, _: Option<&Peer>) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn unexpected_within(
+        &self,
+        _: SocketAddr,
+        _: u8,
+        _: [Option<&Peer>; 2],
+    ) -> Option<CallError> {
+        match *self {}
+    }
 }
 
 impl Engine {
@@ -77,7 +125,9 @@ impl Engine {
 
     pub(crate) fn name_has_changed(&mut self, _: SocketAddr) {}
 
-    pub(crate) fn peer(&self, _: PathId) -> Option<Peer> {
-        None
+    /// Returns the peer at the end of a path, if the engine of another process has named it.
+    pub(crate) fn peer(&self, path: PathId) -> Option<Peer> {
+        let attached = self.neighbours.as_ref()?.attachments.attached.as_ref()?;
+        attached.peer(path).filter(|_| path.is_local()).cloned()
     }
 }

@@ -312,10 +312,13 @@ impl Engine {
         self.deliver(); // All requests that have arrived are in the queue now.
         let Self { sealed_peers, endpoint, neighbours, mail, .. } = self;
         let peers = sealed_peers.as_mut().ok_or(RuleError::NoIdentity)?;
-        let number = peers.set_rule(endpoint, neighbours.as_deref(), socket, rule)?;
+        let before = mail.rule(socket);
+        let number = peers.set_rule(endpoint, neighbours.as_deref(), (socket, before), rule)?;
         if let Some(mailbox) = mail.mailbox(socket) {
             mailbox.rule = number;
-            mailbox.queue.refuse_forbidden(endpoint);
+            mailbox.queue.refuse_forbidden(endpoint, |endpoint, request| {
+                endpoint.refuse_if_forbidden(request.rpc)
+            });
             let now = clock::now();
             self.transmit(now);
             self.transmit_due(now);
@@ -345,6 +348,11 @@ impl Engine {
 
     /// Returns the peer at the end of a path, if it has shown a certificate.
     pub(crate) fn peer(&self, path: PathId) -> Option<Peer> {
+        if path.is_local()
+            && let Some(attached) = &self.neighbours.as_ref()?.attachments.attached
+        {
+            return attached.peer(path).cloned();
+        }
         let peers = self.sealed_peers.as_ref()?;
         match path.is_local() {
             true => peers.peer(self.neighbours.as_ref()?.udp(path)?),

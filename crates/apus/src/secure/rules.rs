@@ -16,11 +16,17 @@ pub(super) const DEFAULT: u8 = 0;
 
 const TOO_MANY: RuleError = RuleError::TooMany { limit: HANDSHAKE as usize - 1 };
 
-/// The rules of an engine's sockets. Equal rules share a number.
+/// The rules of an engine's sockets. Equal rules share a number, which is free again after its last socket.
 #[derive(Default)]
 pub(super) struct Rules {
     /// From number 1 on.
-    numbered: Vec<Rule>,
+    numbered: Vec<Option<NumberedRule>>,
+}
+
+struct NumberedRule {
+    rule: Rule,
+    /// Number of sockets and settings that have it.
+    users: u64,
 }
 
 impl Rules {
@@ -34,22 +40,47 @@ impl Rules {
         rules
     }
 
-    /// Returns the number of a rule, and whether it is new.
+    /// Returns the number of a rule, which has a further user, and whether it is new.
     pub(super) fn number(&mut self, rule: &Rule) -> Result<(u8, bool), RuleError> {
-        let known = self.numbered.iter().position(|known| known == rule);
-        let is_new = known.is_none();
-        let index = known.unwrap_or(self.numbered.len());
+        let known = self.place(rule);
+        let free = || self.numbered.iter().position(Option::is_none);
+        let index = known.or_else(free).unwrap_or(self.numbered.len());
         let number = u8::try_from(index + 1).ok().filter(|&number| number < HANDSHAKE);
         let number = number.ok_or(TOO_MANY)?;
-        if is_new {
-            self.numbered.push(rule.clone());
+        if index == self.numbered.len() {
+            self.numbered.push(None);
         }
-        Ok((number, is_new))
+        let numbered = &mut self.numbered[index];
+        numbered.get_or_insert_with(|| NumberedRule { rule: rule.clone(), users: 0 }).users += 1;
+        Ok((number, known.is_none()))
+    }
+
+    fn place(&self, rule: &Rule) -> Option<usize> {
+        let is_it =
+            |known: &Option<NumberedRule>| known.as_ref().is_some_and(|it| it.rule == *rule);
+        self.numbered.iter().position(is_it)
+    }
+
+    /// Returns whether a rule has a number.
+    pub(super) fn has(&self, rule: &Rule) -> bool {
+        self.place(rule).is_some()
+    }
+
+    /// Notes that a user of a number has ended. The default is always there.
+    pub(super) fn release(&mut self, number: u8) {
+        let index = usize::from(number).checked_sub(1);
+        let Some(numbered) = index.and_then(|index| self.numbered.get_mut(index)) else { return };
+        if let Some(rule) = numbered {
+            rule.users -= 1;
+            if rule.users == 0 {
+                *numbered = None;
+            }
+        }
     }
 
     /// Returns the rule with a number; `None` for the default.
     pub(super) fn get(&self, number: u8) -> Option<&Rule> {
-        self.numbered.get(usize::from(number).checked_sub(1)?)
+        Some(&self.numbered.get(usize::from(number).checked_sub(1)?)?.as_ref()?.rule)
     }
 
     //= docs/protocol.md#seal-6
@@ -98,7 +129,10 @@ impl Rules {
     }
 
     fn admitting(&self, peer: Option<&Identity>) -> u64 {
-        let admits = |(index, rule): (usize, &Rule)| u64::from(rule.admits(peer)) << (index + 1);
+        let admits = |(index, numbered): (usize, &Option<NumberedRule>)| {
+            let is_named = numbered.as_ref().is_some_and(|it| it.rule.admits(peer));
+            u64::from(is_named) << (index + 1)
+        };
         self.numbered.iter().enumerate().map(admits).sum()
     }
 }
@@ -122,5 +156,23 @@ mod tests {
         assert!(matches!(rules.number(&rule(62)), Err(RuleError::TooMany { limit: 62 })));
         assert_eq!(rules.get(62), Some(&rule(61)));
         assert_eq!((rules.get(0), rules.get(63)), (None, None));
+    }
+
+    #[test]
+    fn a_number_is_free_after_its_last_user() {
+        let mut rules = Rules::default();
+        let rule = |name| Rule::parse([name]).unwrap();
+        let [one, two, three] = ["one.example.org", "two.example.org", "three.example.org"];
+        assert_eq!(rules.number(&rule(one)).unwrap(), (1, true));
+        assert_eq!(rules.number(&rule(two)).unwrap(), (2, true));
+        assert_eq!(rules.number(&rule(one)).unwrap(), (1, false));
+        rules.release(1);
+        assert_eq!(rules.number(&rule(three)).unwrap(), (3, true));
+        rules.release(1);
+        assert_eq!(rules.get(1), None);
+        assert_eq!(rules.number(&rule(three)).unwrap(), (3, false));
+        assert_eq!(rules.number(&rule(one)).unwrap(), (1, true));
+        [0, 62, 63, 255].into_iter().for_each(|number| rules.release(number));
+        assert_eq!(rules.get(2), Some(&rule(two)));
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_net::Link;
-use apus_proto::{CallFailed, Endpoint, PathKind, SocketKey, Time};
+use apus_proto::{CallFailed, Endpoint, PathKind, Rights, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::{PathId, is_native};
 
@@ -114,10 +114,7 @@ impl SealedPeers {
         let Some(entry) = self.paths.get(path) else { return };
         let Some(peer) = &entry.peer else { return };
         let rights = self.rules.of_peer(&self.node, entry.address, peer);
-        endpoint.set_rights(path, rights);
-        if let Some(neighbours) = neighbours {
-            neighbours.local_paths(path).for_each(|local| endpoint.set_rights(local, rights));
-        }
+        set_rights_of(endpoint, neighbours, path, rights);
     }
 
     /// Reports the rights of peers without a certificate to the core.
@@ -126,7 +123,7 @@ impl SealedPeers {
         endpoint.set_default_rights(PathKind::Native, self.rules.of_native());
     }
 
-    /// Gives a socket a rule, and returns its number.
+    /// Gives a socket a rule in place of the one with the number `before`, and returns its number.
     ///
     /// # Errors
     ///
@@ -135,16 +132,115 @@ impl SealedPeers {
         &mut self,
         endpoint: &mut Endpoint,
         neighbours: Option<&Neighbours>,
-        socket: SocketKey,
+        (socket, before): (SocketKey, u8),
+        rule: &Rule,
+    ) -> Result<u8, RuleError> {
+        let number = self.keep_rule(endpoint, neighbours, rule)?;
+        endpoint.set_rule(socket, number);
+        self.release_rule(before);
+        Ok(number)
+    }
+
+    /// Returns the number of a rule for a socket, until [`release_rule`](Self::release_rule). Compares all peers with a new rule.
+    ///
+    /// # Errors
+    ///
+    /// The node has too many different rules.
+    pub(crate) fn keep_rule(
+        &mut self,
+        endpoint: &mut Endpoint,
+        neighbours: Option<&Neighbours>,
         rule: &Rule,
     ) -> Result<u8, RuleError> {
         let (number, is_new) = self.rules.number(rule)?;
         if is_new {
             self.set_default_rights(endpoint);
-            let paths: Vec<PathId> = self.paths.iter().map(|(path, _)| path).collect();
-            paths.into_iter().for_each(|path| self.set_rights(endpoint, neighbours, path));
+            for (path, entry) in self.paths.iter() {
+                let Some(peer) = &entry.peer else { continue };
+                let rights = with_rule(endpoint.rights(path), number, rule.admits(Some(peer)));
+                set_rights_of(endpoint, neighbours, path, rights);
+            }
         }
-        endpoint.set_rule(socket, number);
         Ok(number)
+    }
+
+    /// Returns the number of the rule that the configuration has for the services at a port, as [`keep_rule`](Self::keep_rule) does.
+    pub(crate) fn keep_rule_at(
+        &mut self,
+        endpoint: &mut Endpoint,
+        neighbours: Option<&Neighbours>,
+        port: u16,
+    ) -> Option<u8> {
+        let node = Arc::clone(&self.node);
+        let kept = self.keep_rule(endpoint, neighbours, node.allowed_at(port)?);
+        debug_assert!(kept.is_ok(), "the rules of the configuration have numbers");
+        kept.ok()
+    }
+
+    /// Returns whether the peers are compared with a rule.
+    pub(crate) fn has_rule(&self, rule: &Rule) -> bool {
+        self.rules.has(rule)
+    }
+
+    /// Notes that a socket has no longer the rule with this number.
+    pub(crate) fn release_rule(&mut self, number: u8) {
+        self.rules.release(number);
+    }
+
+    /// Returns the identity of this node, as its peers see it.
+    pub(crate) fn own_peer(&self) -> Option<Peer> {
+        self.node.tls().identity().cloned().map(Peer)
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Returns whether the rule with a number admits requests of a process of this engine.
+    pub(crate) fn admits_within(&self, rule: u8, caller: Option<&Peer>) -> bool {
+        let caller = caller.map(|peer| &*peer.0);
+        match self.rules.get(rule) {
+            Some(rule) => rule.admits(caller),
+            None => Rule::of_service().admits(caller),
+        }
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Returns the error of a call from a process of this engine to another one, at an address of this node, if the client's rule, which
+    /// has this number, does not name the other. By default, a client also expects its own identity.
+    pub(crate) fn unexpected_within(
+        &self,
+        address: SocketAddr,
+        rule: u8,
+        [caller, called]: [Option<&Peer>; 2],
+    ) -> Option<CallError> {
+        let named = called.map(|peer| &*peer.0);
+        let (is_expected, expected) = match self.rules.get(rule) {
+            Some(rule) => (rule.admits(named), rule.to_string()),
+            None => {
+                let is_own = caller.map(|peer| &peer.0.name) == called.map(|peer| &peer.0.name);
+                let rule = self.node.expected_at(address);
+                (is_own || rule.admits(named), rule.to_string())
+            }
+        };
+        let name = called.map_or_else(String::new, |peer| peer.name().to_owned());
+        (!is_expected)
+            .then(|| CallError::WrongPeer(Box::new(WrongPeer { address, name, expected })))
+    }
+}
+
+/// Returns rights with or without the rule with a number.
+fn with_rule(rights: Rights, number: u8, is_named: bool) -> Rights {
+    let (bit, named) = (1 << number, u64::from(is_named) << number);
+    Rights { requests: rights.requests & !bit | named, calls: rights.calls & !bit | named }
+}
+
+/// Reports the rights of a peer to the core, on its path and in memory that is shared with it.
+fn set_rights_of(
+    endpoint: &mut Endpoint,
+    neighbours: Option<&Neighbours>,
+    path: PathId,
+    rights: Rights,
+) {
+    endpoint.set_rights(path, rights);
+    if let Some(neighbours) = neighbours {
+        neighbours.local_paths(path).for_each(|local| endpoint.set_rights(local, rights));
     }
 }

@@ -3,7 +3,7 @@
 //! A call of a process becomes a call of this node, and a request to a port that a process serves is forwarded to the process. The
 //! rest of the protocol, grants and order included, is that of the node, so it holds for all processes together.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -21,7 +21,9 @@ use crate::delivery::parker::Waiter;
 use crate::host::neighbour_key::NeighbourKey;
 use crate::observe::publication::Section;
 use crate::observe::stats::{MemoryCounters, ProcessCounters};
-use crate::shared_engine::messages::{AttachKind, VERSION, encode_address};
+use crate::secure::peer::Peer;
+use crate::shared_engine::messages::{AttachKind, VERSION, encode_address, encode_origin};
+use crate::shared_engine::peers::{AnnouncedPeers, NO_PEER, PeerNumber};
 use crate::sync::clock;
 
 apus_proto::handle! {
@@ -36,8 +38,16 @@ pub(crate) enum Forwarded {
     Call { client: Origin, rpc: RpcKey },
     /// A request from the network that `server` has.
     Request { server: NeighbourKey, rpc: RpcKey, again: Box<Again> },
-    /// A call of one process to another, at `node`: the address of this node that the client has called.
-    Direct { client: Origin, server: NeighbourKey, node: SocketAddr },
+    /// A call of one process to another, at `from`: the address of this node that the client has called.
+    Direct { client: Origin, server: NeighbourKey, from: RequestOrigin },
+}
+
+/// The node that has sent a request, as its process knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestOrigin {
+    pub(crate) address: SocketAddr,
+    /// The number of the identity that the node has shown.
+    pub(crate) peer: PeerNumber,
 }
 
 /// A call, as the process that made it knows it.
@@ -52,7 +62,9 @@ pub(crate) struct Origin {
 /// A request, to be sent again if the process has no room for it, or its response, if the node has none.
 #[derive(Debug)]
 pub(crate) struct Again {
-    pub(crate) from: SocketAddr,
+    pub(crate) from: RequestOrigin,
+    /// The identity that the node has shown.
+    pub(crate) peer: Option<Peer>,
     pub(crate) path: PathId,
     /// The ids of the client and of the server.
     pub(crate) ports: (u16, u16),
@@ -77,6 +89,14 @@ pub(crate) struct ForwardedProcess {
     pub(crate) calls: HashMap<u64, ForwardKey>,
     /// Ports of the process, and the sockets of this node that stand for them.
     pub(crate) sockets: HashMap<u16, SocketKey>,
+    /// Identities of peers that were announced to it.
+    peers: AnnouncedPeers,
+    /// The pieces of a rule that is not complete.
+    pub(crate) rule: Vec<u8>,
+    /// The numbers of rules for ports that the process is about to serve.
+    pub(crate) rules: HashMap<u16, u8>,
+    /// Ports that the process must not use, because this engine cannot keep the rules that a former one has kept.
+    pub(crate) barred: HashSet<u16>,
     /// Bytes of the calls of the process.
     pub(crate) held: u64,
     /// Bytes of its responses for which the node has no room.
@@ -154,6 +174,17 @@ impl Limits {
     }
 }
 
+/// A socket of the node that stands for a port of a process.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    socket: SocketKey,
+    process: NeighbourKey,
+    /// The port that the process knows.
+    port: u16,
+    /// The number of its rule for peers.
+    rule: u8,
+}
+
 /// The processes that use an engine.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
@@ -164,8 +195,8 @@ pub(crate) struct Forwarder {
     load: u64,
     pub(crate) processes: HashMap<NeighbourKey, ForwardedProcess>,
     pub(crate) under_way: Slab<ForwardKey, Forwarded>,
-    /// The owners of the node's sockets, by [`SocketKey::index`], with the port that the process knows.
-    owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
+    /// The owners of the node's sockets, by [`SocketKey::index`].
+    owners: Vec<Option<Owned>>,
     /// The process that serves each port.
     servers: HashMap<u16, NeighbourKey>,
     /// Messages of processes, to be handled in this turn.
@@ -176,8 +207,12 @@ pub(crate) struct Forwarder {
     pub(crate) again: VecDeque<(Time, ForwardKey)>,
     /// Calls and requests of processes that have ended, to be cleared away in parts.
     pub(crate) left: VecDeque<ForwardKey>,
-    /// Its sockets, to be closed then.
-    pub(crate) closing: Vec<SocketKey>,
+    /// Its sockets, to be closed then, each with the number of its rule.
+    pub(crate) closing: Vec<(SocketKey, u8)>,
+    /// Numbers of rules that no socket has got.
+    pub(crate) unused_rules: Vec<u8>,
+    /// For users that have sent new rules: the begin of a second, and the number of their rules in it.
+    new_rules: HashMap<u32, (Time, u32)>,
     /// Slots of [`under_way`](Self::under_way) that remain to be checked for requests whose caller has given up.
     pub(crate) unlooked: usize,
     /// Requests that the node had given up when that search began.
@@ -206,6 +241,8 @@ impl Forwarder {
             again: VecDeque::new(),
             left: VecDeque::new(),
             closing: Vec::new(),
+            unused_rules: Vec::new(),
+            new_rules: HashMap::new(),
             unlooked: 0,
             given_up: 0,
             moved: false,
@@ -224,6 +261,10 @@ impl Forwarder {
             traces: HashMap::new(),
             calls: HashMap::new(),
             sockets: HashMap::new(),
+            peers: AnnouncedPeers::default(),
+            rule: Vec::new(),
+            rules: HashMap::new(),
+            barred: HashSet::new(),
             held: 0,
             kept: 0,
             load: 0,
@@ -260,8 +301,11 @@ impl Forwarder {
         self.left.extend(self.under_way.keys().filter(serves));
         self.outgoing.retain(|(to, ..)| *to != key);
         let sockets: Vec<_> = process.sockets.into_values().collect();
-        sockets.iter().for_each(|&socket| self.disown(socket));
-        self.closing.extend(sockets);
+        for socket in sockets {
+            let rule = self.disown(socket);
+            self.closing.push((socket, rule));
+        }
+        self.unused_rules.extend(process.rules.into_values());
     }
 
     /// Registers a socket of the node for a port of a process.
@@ -270,7 +314,7 @@ impl Forwarder {
         if self.owners.len() <= index {
             self.owners.resize(index + 1, None);
         }
-        self.owners[index] = Some((socket, key, port));
+        self.owners[index] = Some(Owned { socket, process: key, port, rule: 0 });
         if port < FIRST_CLIENT_PORT {
             self.servers.insert(port, key);
         }
@@ -279,19 +323,56 @@ impl Forwarder {
         }
     }
 
-    /// Removes the registration of a socket.
-    pub(crate) fn disown(&mut self, socket: SocketKey) {
-        if let Some((_, port)) = self.owner(socket) {
-            self.owners[socket.index()] = None;
-            self.servers.remove(&port);
+    /// Removes the registration of a socket, and returns the number of its rule.
+    pub(crate) fn disown(&mut self, socket: SocketKey) -> u8 {
+        let Some(&Owned { port, rule, .. }) = self.owned(socket) else { return 0 };
+        self.owners[socket.index()] = None;
+        self.servers.remove(&port);
+        rule
+    }
+
+    #[inline]
+    fn owned(&self, socket: SocketKey) -> Option<&Owned> {
+        self.owners.get(socket.index())?.as_ref().filter(|owned| owned.socket == socket)
+    }
+
+    /// The number of the rule of a process's socket.
+    pub(crate) fn rule(&self, socket: SocketKey) -> u8 {
+        self.owned(socket).map_or(0, |owned| owned.rule)
+    }
+
+    /// Registers the number of a socket's rule, and returns the one before.
+    pub(crate) fn set_rule(&mut self, socket: SocketKey, rule: u8) -> u8 {
+        let owned = self.owners.get_mut(socket.index()).and_then(Option::as_mut);
+        match owned.filter(|owned| owned.socket == socket) {
+            Some(owned) => mem::replace(&mut owned.rule, rule),
+            None => rule,
         }
+    }
+
+    /// Whether a user may have all peers compared with a new rule, which takes time in proportion to them. Counts it.
+    pub(crate) fn may_compare(&mut self, now: Time, uid: u32) -> bool {
+        let is_recent = |since: Time| now < since + Duration::from_secs(1);
+        self.new_rules.retain(|_, (since, _)| is_recent(*since));
+        let (_, count) = self.new_rules.entry(uid).or_insert((now, 0));
+        *count += 1;
+        *count <= NEW_RULES_MAX
+    }
+
+    /// The numbers of the rules that the processes of a user have.
+    pub(crate) fn rules_of_user(&self, uid: u32) -> HashSet<u8> {
+        let of_user = self.processes.values().filter(|process| process.uid == uid);
+        let rules = of_user.flat_map(|process| {
+            let set = process.sockets.values().map(|&socket| self.rule(socket));
+            set.chain(process.rules.values().copied())
+        });
+        rules.filter(|&rule| rule != 0).collect()
     }
 
     /// The process that a socket of the node stands for, and its port there.
     #[inline]
     pub(crate) fn owner(&self, socket: SocketKey) -> Option<(NeighbourKey, u16)> {
-        let &(owned, key, port) = self.owners.get(socket.index())?.as_ref()?;
-        (owned == socket).then_some((key, port))
+        self.owned(socket).map(|owned| (owned.process, owned.port))
     }
 
     /// The process that serves a port.
@@ -376,7 +457,7 @@ impl Forwarder {
             [body.len() as u64, room].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         let error = CallFailed::ResponseTooLarge { length, limit }.encode();
         let words = MessageKind::Failed.encode(client.id);
-        self.send(client.process, words, Bytes::copy_from_slice(&error));
+        self.send(client.process, words, error.into());
     }
 
     /// Removes an entry that has ended.
@@ -401,7 +482,19 @@ impl Forwarder {
 
     /// Ends a failed call of a process.
     pub(crate) fn fail(&mut self, client: Origin, error: CallFailed) {
-        self.answer(client, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()));
+        self.answer(client, MessageKind::Failed, Bytes::from(error.encode()));
+    }
+
+    /// Returns the number of a peer's identity for a process, to which a new one is announced.
+    pub(crate) fn peer_number(&mut self, to: NeighbourKey, peer: Option<&Peer>) -> PeerNumber {
+        let process = self.processes.get_mut(&to);
+        let (Some(peer), Some(process)) = (peer, process) else { return NO_PEER };
+        let mut pieces = Vec::new();
+        let number = process.peers.number(peer, |number, is_last, piece| {
+            pieces.push((AttachKind::Peer { number, is_last }.encode(), piece));
+        });
+        pieces.into_iter().for_each(|(words, piece)| self.send(to, words, piece));
+        number
     }
 
     /// Sends a process a request, from a port of the node at `from`.
@@ -409,12 +502,12 @@ impl Forwarder {
         &mut self,
         to: NeighbourKey,
         key: ForwardKey,
-        (from, kind): (SocketAddr, MessageKind),
+        (from, kind): (RequestOrigin, MessageKind),
         trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let id = key.to_bits();
-        let address = Bytes::copy_from_slice(&encode_address(from));
+        let address = Bytes::copy_from_slice(&encode_origin(from.address, from.peer));
         self.send(to, AttachKind::Address { id }.encode(), address);
         if let Some(trace) = trace {
             let trace = Bytes::copy_from_slice(&trace.to_bytes());
@@ -432,11 +525,14 @@ impl Forwarder {
         if unread > self.limits.process_budget.min(self.share(*server)) {
             return self.try_again(now, key);
         }
+        let (server, peer) = (*server, again.peer.clone());
+        let peer = self.peer_number(server, peer.as_ref());
+        let Some(Forwarded::Request { again, .. }) = self.under_way.get_mut(key) else { return };
+        again.from.peer = peer;
         let remaining = again.deadline.map(|at| at.saturating_since(now));
         let (from, to) = again.ports;
         let kind = MessageKind::Request { from, to, remaining };
-        let (server, from, body) = (*server, again.from, again.body.clone());
-        let trace = again.trace.clone();
+        let (from, body, trace) = (again.from, again.body.clone(), again.trace.clone());
         self.send_request(server, key, (from, kind), trace, body);
     }
 
@@ -582,12 +678,29 @@ const LOAD_BUDGETS: u64 = 4;
 /// Upper bound on the addresses, and on the trace contexts, that a process may announce ahead of its requests.
 const ADDRESSES_MAX: usize = 65_536;
 
+/// Upper bound on the new rules of a user in a second.
+const NEW_RULES_MAX: u32 = 64;
+
 /// Time after which a request without room in its process is sent again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_has_64_new_rules_compared_in_a_second() {
+        let (ports, users) = (Vec::new(), None);
+        let limits = Limits { users, ports, process_budget: 0, total_budget: 0, processes_max: 0 };
+        let mut forwarder = Forwarder::new(limits);
+        let start = clock::now();
+        let mut allowed = |millis, uid| {
+            let now = start + Duration::from_millis(millis);
+            (0..100).filter(|_| forwarder.may_compare(now, uid)).count()
+        };
+        assert_eq!([allowed(0, 7), allowed(999, 7), allowed(999, 8)], [64, 0, 64]);
+        assert_eq!([allowed(1_000, 7), allowed(1_500, 8)], [64, 0]);
+    }
 
     #[test]
     fn ports_that_are_named_are_for_those_that_are_named() {

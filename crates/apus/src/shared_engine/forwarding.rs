@@ -8,13 +8,20 @@ use apus_proto::{
     CallFailed, CallOptions, Cookie, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote,
     ReplyError, RpcKey, SocketKey, Time, Words,
 };
-use apus_wire::{PathError, PathId, TraceContext, UnknownReason};
+use apus_seal::SECURE_PORT;
+use apus_wire::{TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::engine::Engine;
 use crate::host::neighbour_key::NeighbourKey;
-use crate::shared_engine::forwarder::{Again, ForwardKey, Forwarded, Forwarder, Limits, Origin};
+use crate::secure::peer::Peer;
+use crate::shared_engine::described;
+use crate::shared_engine::forwarder::{
+    Again, ForwardKey, Forwarded, Forwarder, Limits, Origin, RequestOrigin,
+};
 use crate::shared_engine::messages::{AttachKind, Opened, decode_address};
+use crate::shared_engine::peers::NO_PEER;
+use crate::shared_engine::process_rules::{SOCKETS_MAX, TakenRule};
 use crate::sync::clock;
 
 impl Engine {
@@ -51,8 +58,12 @@ impl Engine {
             self.clear_away(forwarder, key);
         }
         if forwarder.left.is_empty() {
-            forwarder.closing.drain(..).for_each(|socket| self.endpoint.close(socket));
+            for (socket, rule) in forwarder.closing.drain(..) {
+                self.endpoint.close(socket);
+                self.release_rule(rule);
+            }
         }
+        forwarder.unused_rules.drain(..).for_each(|rule| self.release_rule(rule));
     }
 
     fn end_process(&mut self, key: NeighbourKey, why: &'static str) {
@@ -91,7 +102,16 @@ impl Engine {
                 self.close_port(forwarder, from, port);
                 return true;
             }
-            Some(AttachKind::Welcome { .. } | AttachKind::Opened { .. }) => return false,
+            Some(AttachKind::Rule { port, number, is_last, is_again }) => {
+                let rule = TakenRule { port, number, is_again };
+                return self.take_rule(now, forwarder, from, rule, is_last, &body);
+            }
+            Some(
+                AttachKind::Welcome { .. }
+                | AttachKind::Opened { .. }
+                | AttachKind::Peer { .. }
+                | AttachKind::RuleSet { .. },
+            ) => return false,
             None => {}
         }
         let key = ForwardKey::from_bits(words[1]);
@@ -128,7 +148,8 @@ impl Engine {
     fn open_port(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, port: u16) {
         let Some(process) = forwarder.processes.get(&from) else { return };
         let owner = forwarder.server(port);
-        let opened = if !forwarder.limits.allow(process.uid, port) {
+        let is_barred = port == SECURE_PORT || process.barred.contains(&port);
+        let opened = if is_barred || !forwarder.limits.allow(process.uid, port) {
             Opened::Forbidden
         } else if owner == Some(from) {
             Opened::Yes
@@ -145,6 +166,7 @@ impl Engine {
             match self.endpoint.open(Some(port)) {
                 Ok(socket) => {
                     forwarder.own(socket, from, port);
+                    self.apply_rule_of_process(forwarder, from, socket, port);
                     Opened::Yes
                 }
                 Err(_) if !forwarder.closing.is_empty() => {
@@ -158,10 +180,15 @@ impl Engine {
     }
 
     fn close_port(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, port: u16) {
-        let socket = forwarder.processes.get_mut(&from).and_then(|it| it.sockets.remove(&port));
-        if let Some(socket) = socket {
-            forwarder.disown(socket);
+        let Some(process) = forwarder.processes.get_mut(&from) else { return };
+        process.barred.remove(&port);
+        if let Some(rule) = process.rules.remove(&port) {
+            self.release_rule(rule);
+        }
+        if let Some(socket) = process.sockets.remove(&port) {
+            let rule = forwarder.disown(socket);
             self.endpoint.close(socket);
+            self.release_rule(rule);
         }
     }
 
@@ -193,14 +220,27 @@ impl Engine {
         }
         process.held += charge;
         process.counters.calls += 1;
-        let Some(path) = self.link.resolve(to) else {
+        if process.barred.contains(&own) {
             self.endpoint.discard(body);
-            let (error, sent) = (PathError::NoLink, false);
-            return forwarder.fail(client, CallFailed::Unreachable { error, sent });
-        };
-        if self.is_this_node(to, path) {
+            return forwarder.fail(client, CallFailed::NotExpected);
+        }
+        if self.is_this_node(to) {
             return self.forward_directly(forwarder, client, (to, kind), trace, body);
         }
+        // Handshakes are this engine's own, and show its certificates.
+        if port == SECURE_PORT {
+            self.endpoint.discard(body);
+            let refusal = MessageKind::Refused(UnknownReason::NoSuchPort);
+            return forwarder.answer(client, refusal, Bytes::new());
+        }
+        let path = match self.resolve(to) {
+            Ok(path) => path,
+            Err(error) => {
+                self.endpoint.discard(body);
+                return forwarder.fail(client, described::describe(&error));
+            }
+        };
+        let Some(process) = forwarder.processes.get_mut(&from) else { return };
         let socket = match process.sockets.get(&own) {
             Some(&socket) => Some(socket),
             None if process.sockets.len() >= SOCKETS_MAX => None,
@@ -248,6 +288,10 @@ impl Engine {
             }
             Err(error) => {
                 forwarder.under_way.remove(key);
+                if error == apus_proto::CallError::NotExpected {
+                    let error = self.refused_by_rule(to.path, forwarder.rule(socket));
+                    return forwarder.fail(client, described::describe(&error));
+                }
                 match Forwarder::refusal(error) {
                     Ok(reason) => {
                         forwarder.answer(client, MessageKind::Refused(reason), Bytes::new())
@@ -260,10 +304,16 @@ impl Engine {
 
     /// Whether an address is that of this engine's own node.
     #[inline]
-    fn is_this_node(&self, to: SocketAddr, path: PathId) -> bool {
+    fn is_this_node(&mut self, to: SocketAddr) -> bool {
         let local = self.link.local_addr();
-        let is_any = local.ip().is_unspecified() && self.link.path(path).loopback;
-        to.port() == local.port() && (to.ip() == local.ip() || is_any)
+        if to.port() != local.port() {
+            return false;
+        }
+        let mut is_own = || {
+            let path = self.link.resolve(to);
+            local.ip().is_unspecified() && path.is_some_and(|path| self.link.path(path).loopback)
+        };
+        to.ip() == local.ip() || is_own()
     }
 
     /// Handles a call of one process to another.
@@ -275,8 +325,14 @@ impl Engine {
         trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
-        let MessageKind::Request { to: port, .. } = kind else { return };
+        let MessageKind::Request { from: own, to: port, .. } = kind else { return };
         let server = forwarder.server(port);
+        if let Some(server) = server
+            && let Some(error) = self.direct_refusal(forwarder, (client, own), (server, port), to)
+        {
+            self.endpoint.discard(body);
+            return forwarder.fail(client, described::describe(&error));
+        }
         let process =
             server.and_then(|server| Some((server, forwarder.processes.get_mut(&server)?)));
         let refusal = match process {
@@ -286,12 +342,14 @@ impl Engine {
             }
             Some((server, process)) => {
                 process.counters.requests += 1;
-                let key =
-                    forwarder.under_way.insert(Forwarded::Direct { client, server, node: to });
+                let peer = self.peer_of_process(forwarder, client.process);
+                let peer = forwarder.peer_number(server, peer.as_ref());
+                let from = RequestOrigin { address: to, peer };
+                let key = forwarder.under_way.insert(Forwarded::Direct { client, server, from });
                 if let Some(process) = forwarder.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
-                return forwarder.send_request(server, key, (to, kind), trace, body);
+                return forwarder.send_request(server, key, (from, kind), trace, body);
             }
         };
         self.endpoint.discard(body);
@@ -335,6 +393,14 @@ impl Engine {
         };
         let (server, rpc) = (*server, *rpc);
         let Some(response) = again.response.clone() else {
+            //= docs/protocol.md#seal-6
+            if self.endpoint.refuse_if_forbidden(rpc) {
+                // The service has a new rule, and has not had the request.
+                if let Some(Forwarded::Request { again, .. }) = forwarder.take(key) {
+                    self.endpoint.discard(again.body);
+                }
+                return;
+            }
             return match self.endpoint.is_active(rpc) {
                 true => forwarder.send_again(now, key),
                 false => self.clear_away(forwarder, key),
@@ -406,13 +472,13 @@ impl Engine {
             Some(Forwarded::Request { rpc, .. }) => {
                 self.give_up(rpc, UnknownReason::Finished);
             }
-            Some(Forwarded::Direct { client, server, node }) => {
+            Some(Forwarded::Direct { client, server, from }) => {
                 let calls = forwarder.processes.get(&client.process).map(|process| &process.calls);
                 if calls.is_some_and(|calls| calls.get(&client.id) == Some(&key)) {
                     // The server has ended.
                     return forwarder.fail(client, CallFailed::MayHaveExecuted);
                 }
-                let abort = (node, MessageKind::Abort);
+                let abort = (from, MessageKind::Abort);
                 forwarder.send_request(server, key, abort, None, Bytes::new());
             }
             None => {}
@@ -480,19 +546,20 @@ impl Engine {
 }
 
 impl Forwarder {
-    /// Handles an event of a socket of `process`, which knows the socket as `port`. `client`: the node that sent the request.
+    /// Handles an event of a socket of `process`, which knows the socket as `port`. `client`: the node that sent the request, and the
+    /// identity that it has shown.
     #[inline]
     pub(crate) fn event(
         &mut self,
         (process, port): (NeighbourKey, u16),
         event: Event,
-        client: Option<SocketAddr>,
+        client: Option<(SocketAddr, Option<Peer>)>,
         endpoint: &mut Endpoint,
     ) {
         let (cookie, kind, body) = match event {
             Event::Response { cookie, body, .. } => (cookie, MessageKind::Response, body),
             Event::Failed { cookie, error, .. } => {
-                (cookie, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()))
+                (cookie, MessageKind::Failed, Bytes::from(error.encode()))
             }
             Event::Request { rpc, body, .. } if body.len() as u64 > self.limits.request_max() => {
                 endpoint.reject(rpc, UnknownReason::TooLarge);
@@ -500,10 +567,15 @@ impl Forwarder {
             }
             Event::Request { rpc, from, deadline, trace, body, .. } => {
                 let server = self.processes.get_mut(&process);
-                let (Some(node), Some(server)) = (client, server) else { return };
+                let (Some((address, peer)), Some(server)) = (client, server) else { return };
+                //= docs/protocol.md#seal-6
+                if endpoint.refuse_if_forbidden(rpc) {
+                    return endpoint.discard(body); // It had arrived before the process gave its service a rule.
+                }
                 server.counters.requests += 1;
                 let again = Box::new(Again {
-                    from: node,
+                    from: RequestOrigin { address, peer: NO_PEER },
+                    peer,
                     path: from.path,
                     ports: (from.port, port),
                     deadline,
@@ -527,9 +599,6 @@ impl Forwarder {
 
 /// Calls and requests of processes that have ended, cleared away in a turn.
 const LEFT_MAX: usize = 64;
-
-/// Sockets that stand for ports of one process.
-const SOCKETS_MAX: usize = 1_024;
 
 /// Charged to a process for a call, beside its request.
 const CALL_BYTES: u64 = 512;

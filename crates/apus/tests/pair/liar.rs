@@ -16,6 +16,9 @@ pub(crate) const ADDRESS: u64 = 8;
 pub(crate) const OPEN: u64 = 10;
 pub(crate) const OPENED: u64 = 11;
 pub(crate) const CLOSE: u64 = 12;
+pub(crate) const PEER: u64 = 0x18;
+pub(crate) const RULE: u64 = 0x19;
+pub(crate) const RULE_SET: u64 = 0x1a;
 
 /// Results of an OPEN.
 pub(crate) const YES: u64 = 0;
@@ -150,6 +153,23 @@ impl Liar {
             if let [OPENED, word] = self.next().unwrap().0 {
                 assert_eq!(word as u16, port);
                 return word >> 16;
+            }
+        }
+    }
+
+    /// Sends a piece of a rule for a port.
+    pub(crate) fn say_rule(&mut self, port: u16, is_last: bool, text: &str) -> bool {
+        let body = Bytes::copy_from_slice(text.as_bytes());
+        self.say([RULE, u64::from(port) | u64::from(is_last) << 16 | 7 << 32], body)
+    }
+
+    /// Gives a port a rule. Returns the engine's answer.
+    pub(crate) fn rule(&mut self, port: u16, text: &str) -> u64 {
+        self.say_rule(port, true, text);
+        loop {
+            if let [RULE_SET, word] = self.next().unwrap().0 {
+                assert_eq!(word as u32, 7);
+                return word >> 32;
             }
         }
     }

@@ -54,7 +54,7 @@ pub(crate) struct Pair {
 
 /// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` selects the link between them; by default they share
 /// memory from the start. With `APUS_TEST_ENGINE=shared` both use the engine of a third node.
-/// With `APUS_TEST_SEALED=1` both have a certificate.
+/// With `APUS_TEST_SEALED=1` both have a certificate, or that node has one.
 pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
     config.apply_environment().unwrap().listen("127.0.0.1:0".parse().unwrap());
@@ -109,6 +109,9 @@ fn pair_of_engine(config: &Config) -> Pair {
     let directory = engine::Directory::new();
     let mut of_engine = Config::new();
     of_engine.listen("127.0.0.1:0".parse().unwrap());
+    if is_sealed() {
+        certificates::shared().apply(&mut of_engine, "node");
+    }
     mem::forget(engine::Engine::start(&directory.socket(), &of_engine));
     let mut config = config.clone();
     config.engine(EngineAt::Socket(directory.socket()));
