@@ -5,7 +5,9 @@ mod scripted;
 
 use std::time::Duration;
 
-use apus_seal::frame::{Continue, FailReason, FrameError, Hello, Response};
+use apus_seal::frame::{
+    Continue, FEATURE_PORTS, FEATURE_SEVERAL, FailReason, FrameError, Hello, Response,
+};
 use apus_seal::{
     Alert, Arrival, CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
     HandshakeError, HandshakeLimits, Handshakes, Limit, Name, Refresh, ServerOffer, Suite, Work,
@@ -37,6 +39,30 @@ fn a_handshake_introduces_both_sides() {
     assert_eq!((client.ours, client.theirs), (CLIENT_END, SERVER_END));
     assert_eq!((server.doubted, server.suite), (Token(77), Suite::Aes128Gcm));
     assert_eq!((client.peer.name.as_str(), server.peer.name.as_str()), (SERVER, CLIENT));
+}
+
+//= docs/wire.md#W58
+#[test]
+fn each_side_learns_the_features_of_the_other_that_both_know() {
+    for (offered, of_client, of_server) in [
+        (0, 0, 0),
+        (FEATURE_PORTS, FEATURE_PORTS, FEATURE_PORTS),
+        (u64::MAX, FEATURE_PORTS | FEATURE_SEVERAL, FEATURE_PORTS | FEATURE_SEVERAL),
+    ] {
+        let (client, server) = sessions();
+        let offer = ClientOffer { features: offered, ..offer() };
+        let (client, server) = run(offer, None, client, server, &mut |_, _| {}).expect_path();
+        assert_eq!((client.features, server.features), (of_server, of_client));
+        assert_eq!((client.label, server.label), (0, 7));
+    }
+    let (client, server) = sessions();
+    let offer = ClientOffer { features: 0, ..offer() };
+    let outcome = run(offer, None, client, server, &mut |index, frame: &mut Vec<u8>| {
+        if index == 1 {
+            frame[35] = 1;
+        }
+    });
+    assert!(matches!(outcome.client, Err(HandshakeError::NotOffered("feature"))));
 }
 
 //= docs/wire.md#W50
@@ -246,6 +272,8 @@ fn server_offer() -> ServerOffer<Scripted> {
     ServerOffer {
         end: SERVER_END,
         suites: Suite::ALL.to_vec(),
+        features: 0,
+        label: 0,
         session: Scripted::server(CLIENT),
         refresh: None,
     }

@@ -32,8 +32,15 @@ pub const TEXT_MAX: usize = 200;
 pub const REPLY_CLEAR: usize = 36;
 
 const VERSION: u8 = 1;
-/// The optional features that this version knows: none.
-const FEATURES: u64 = 0;
+
+//= docs/wire.md#W58
+/// In HELLO: the client keeps a path for a port alone if the server wants that. In REPLY: the path is for the port of HELLO alone,
+/// because other ports of the server have other certificates.
+pub const FEATURE_PORTS: u64 = 1;
+/// In HELLO: the node at the client's address has other identities too.
+pub const FEATURE_SEVERAL: u64 = 2;
+/// The optional features that this version knows.
+const FEATURES: u64 = FEATURE_PORTS | FEATURE_SEVERAL;
 
 const HELLO: u8 = 1;
 const REPLY: u8 = 2;
@@ -564,7 +571,7 @@ mod tests {
         assert_eq!(Request::parse(&frame), Ok(Request::Hello(hello)));
         assert_eq!(hello.choose(&Suite::ALL), Some(Suite::ChaCha20Poly1305));
         assert_eq!(hello.choose(&[Suite::Aes256Gcm]), None);
-        assert_eq!(hello.known_features(), 0);
+        assert_eq!(hello.known_features(), FEATURE_PORTS | FEATURE_SEVERAL);
     }
 
     //= docs/wire.md#W52

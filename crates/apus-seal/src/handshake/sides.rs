@@ -98,6 +98,10 @@ pub struct Introduction {
     pub doubted: Token,
     /// The peer.
     pub peer: Arc<Identity>,
+    /// Features of the other side: of HELLO at the server, and of REPLY at the client.
+    pub features: u64,
+    /// The number of the server's offer, which has its meaning; 0 at the client.
+    pub label: u64,
 }
 
 impl fmt::Debug for Introduction {
@@ -122,6 +126,8 @@ pub struct ClientOffer {
     pub end: PathEnd,
     /// The server's token that the client has and doubts; [`Token::NONE`] if there is none.
     pub doubted: Token,
+    /// Optional features that the client offers.
+    pub features: u64,
     /// Suites in order of preference: 1 to 255.
     pub suites: Vec<Suite>,
     /// The path to refresh, if the handshake does not make a new one.
@@ -164,6 +170,7 @@ struct Agreed {
     clear: [u8; REPLY_CLEAR],
     suite: Suite,
     server: PathEnd,
+    features: u64,
     handle: u64,
 }
 
@@ -178,8 +185,8 @@ impl<T: Tls> ClientHandshake<T> {
         let mut records = Vec::new();
         session.write(&mut records);
         let suites: Vec<u8> = offer.suites.iter().map(|&suite| suite as u8).collect();
-        let ClientOffer { port, end, doubted, .. } = offer;
-        let hello = Hello { port, end, doubted, features: 0, suites: &suites, records: &records };
+        let ClientOffer { port, end, doubted, features, .. } = offer;
+        let hello = Hello { port, end, doubted, features, suites: &suites, records: &records };
         let frame = hello.emit();
         let hello = frame[..hello.clear_len()].to_vec();
         let phase = ClientPhase::Offered(None);
@@ -240,9 +247,12 @@ impl<T: Tls> ClientHandshake<T> {
             None if !self.offer.suites.contains(&reply.suite) => {
                 Err(HandshakeError::NotOffered("suite"))
             }
-            None if reply.features != 0 => Err(HandshakeError::NotOffered("feature")),
+            None if reply.features & !self.offer.features != 0 => {
+                Err(HandshakeError::NotOffered("feature"))
+            }
             None => {
-                Ok(Agreed { clear, suite: reply.suite, server: reply.end, handle: reply.handle })
+                let Reply { suite, end: server, features, handle, .. } = *reply;
+                Ok(Agreed { clear, suite, server, features, handle })
             }
         }
     }
@@ -277,6 +287,8 @@ impl<T: Tls> ClientHandshake<T> {
             theirs: agreed.server,
             doubted: self.offer.doubted,
             peer,
+            features: agreed.features,
+            label: 0,
         };
         Ok(ClientStep::Introduced(Box::new(introduction), frame.emit()))
     }
@@ -288,6 +300,10 @@ pub struct ServerOffer<T> {
     pub end: PathEnd,
     /// The suites that are allowed.
     pub suites: Vec<Suite>,
+    /// The features of REPLY, as far as the client offers them.
+    pub features: u64,
+    /// A number that comes back in [`Introduction::label`].
+    pub label: u64,
     /// A new session. It shows the certificate for [`Hello::port`].
     pub session: T,
     /// The sealed path by which HELLO arrived, if it refreshes that path.
@@ -311,6 +327,9 @@ pub struct ServerHandshake<T> {
     ours: PathEnd,
     theirs: PathEnd,
     doubted: Token,
+    /// The client's features.
+    features: u64,
+    label: u64,
     refresh: Option<Refresh>,
     /// The clear fields of REPLY.
     reply: [u8; REPLY_CLEAR],
@@ -333,7 +352,8 @@ impl<T: Tls> ServerHandshake<T> {
     ) -> Result<Self, HandshakeError> {
         let suite = hello.choose(&offer.suites);
         let suite = suite.ok_or_else(|| HandshakeError::NoSuite(hello.suites.to_vec()))?;
-        let features = hello.known_features();
+        //= docs/wire.md#W49
+        let features = offer.features & hello.known_features();
         let reply = Reply { suite, end: offer.end, handle, features, records: &[] }.emit_clear();
         Ok(Self {
             session: offer.session,
@@ -342,6 +362,8 @@ impl<T: Tls> ServerHandshake<T> {
             ours: offer.end,
             theirs: hello.end,
             doubted: hello.doubted,
+            features: hello.known_features(),
+            label: offer.label,
             refresh: offer.refresh,
             reply,
             context: context(&frame[..hello.clear_len()], &reply),
@@ -392,6 +414,8 @@ impl<T: Tls> ServerHandshake<T> {
             theirs: self.theirs,
             doubted: self.doubted,
             peer,
+            features: self.features,
+            label: self.label,
         };
         Ok(ServerStep::Introduced(Box::new(introduction), done.emit()))
     }

@@ -291,6 +291,11 @@ impl<A: Aead, Address> Association<A, Address> {
         }
     }
 
+    /// Returns whether a hint names the peer's side of this path.
+    pub(crate) fn is_named_by(&self, hint: Hint) -> bool {
+        self.sending.is_named_by(hint)
+    }
+
     //= docs/protocol.md#seal-9
     pub(crate) fn handle_hint(&mut self, now: Duration, hint: Hint) -> Result<(), HintError> {
         if !self.sending.is_named_by(hint) {

@@ -304,6 +304,13 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         }
     }
 
+    //= docs/protocol.md#seal-9
+    /// Returns whether a hint names the peer's id of an association.
+    #[must_use]
+    pub fn is_named_by(&self, id: AssociationId, hint: Hint) -> bool {
+        self.find(id).is_some_and(|association| association.is_named_by(hint))
+    }
+
     /// Returns the path of an association; `None` if it is pending or has ended.
     #[must_use]
     pub fn path(&self, id: AssociationId) -> Option<PathId> {

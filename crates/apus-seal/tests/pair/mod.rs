@@ -5,7 +5,7 @@ use std::time::Duration;
 use apus_seal::{
     Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
     HandshakeError, HandshakeLimits, Handshakes, Introduction, Limit, PathEnd, Refresh, Role,
-    ServerOffer, Suite, Tls,
+    ServerOffer, Suite, Tls, frame,
 };
 use apus_wire::Token;
 
@@ -56,6 +56,7 @@ pub(crate) fn offer() -> ClientOffer {
         port: 4000,
         end: CLIENT_END,
         doubted: Token::NONE,
+        features: frame::FEATURE_PORTS,
         suites: vec![Suite::Aes128Gcm, Suite::ChaCha20Poly1305],
         refresh: None,
     }
@@ -129,7 +130,8 @@ fn serve<T: Tls>(
     let arrival = Arrival { address, deadline: None, body, random: 0x0123_4567_89ab_cdef };
     let work = handshakes.handle_request(Duration::ZERO, arrival, |_| {
         let (session, refresh) = session.take().expect("one HELLO");
-        Ok(ServerOffer { end: SERVER_END, suites: Suite::ALL.to_vec(), session, refresh })
+        let (end, suites) = (SERVER_END, Suite::ALL.to_vec());
+        Ok(ServerOffer { end, suites, features: u64::MAX, label: 7, session, refresh })
     });
     match work.map(|work| handshakes.finish(work.run())) {
         Ok(HandshakeAnswer::Reply(body)) => (None, body),

@@ -116,6 +116,7 @@ impl World<'_> {
             port: PORT,
             end: PathEnd { id: ours, token: greeting.token },
             doubted: greeting.doubted,
+            features: 0,
             suites: vec![Suite::Aes128Gcm],
             refresh,
         };
@@ -261,7 +262,8 @@ impl World<'_> {
             let greeting = Greeting { token: hello.end.token, doubted: hello.doubted };
             let token = endpoint.answer_greeting(local, paths[index].path, greeting);
             let end = PathEnd { id: ours, token };
-            Ok(ServerOffer { end, suites: Suite::ALL.to_vec(), session, refresh })
+            let suites = Suite::ALL.to_vec();
+            Ok(ServerOffer { end, suites, features: 0, label: 0, session, refresh })
         });
         let answer = match work.map(|work| server.finish(work.run())) {
             Ok(HandshakeAnswer::Reply(body)) => body,
@@ -327,7 +329,7 @@ impl World<'_> {
     ) -> bool {
         let (now, local, lifetime) = (self.now, self.local(node), self.lifetime());
         let drops_history = is_refresh && self.has(Hole::HistoryDropped);
-        let Introduction { secret, role, suite, ours, theirs, doubted, peer } = introduction;
+        let Introduction { secret, role, suite, ours, theirs, doubted, peer, .. } = introduction;
         self.check_name(node, index, CertificateName::parse(&peer.name));
         self.handshake_named(node, index);
         self.set_rights(node, index, Some(role));

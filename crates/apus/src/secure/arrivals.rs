@@ -53,7 +53,8 @@ impl Driver {
             let greeting = Greeting { token: hello.end.token, doubted: hello.doubted };
             let token = endpoint.answer_greeting(now, home, greeting);
             let end = PathEnd { id, token };
-            Ok(ServerOffer { end, suites: node.suites.clone(), session, refresh })
+            let suites = node.suites.clone();
+            Ok(ServerOffer { end, suites, features: 0, label: 0, session, refresh })
         });
         match work {
             Ok(work) => self.worker.push(Job::Request { held, work }),

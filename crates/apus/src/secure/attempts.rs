@@ -60,6 +60,7 @@ impl Driver {
             port: 0,
             end: PathEnd { id, token: greeting.token },
             doubted: greeting.doubted,
+            features: 0,
             suites: self.node.suites.clone(),
             refresh,
         };
