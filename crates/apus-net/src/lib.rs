@@ -84,6 +84,6 @@ pub use paths::{Examination, Examined};
 pub use plain_peers::{Networks, NetworksError, PlainPeers};
 pub use process::OwningProcess;
 pub use raw::{MAX_NATIVE, RawConfig, RawLink};
-pub use sealed::{PathKeys, SealEvent, SealedPaths};
+pub use sealed::{PathKeys, SealEvent, SealedKey, SealedPaths};
 pub use sleeper::{Descriptors, Sleeper, Woken, only};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use apus_wire::{PathId, is_native};
 
 use crate::plain_peers::{PlainPeerCheck, PlainPeers};
+use crate::sealed::SealedKey;
 
 /// Upper bound on paths that are kept without being held. Every sender of a packet gets one.
 const UNHELD_MAX: usize = 4_096;
@@ -28,6 +29,8 @@ pub struct PathTable<V> {
     /// Randomly keyed hash for the names of paths.
     names: RandomState,
     places: HashMap<Key, usize, foldhash::fast::RandomState>,
+    /// The sealed paths that are found by an address, of all identities of this node and for all ports.
+    sealed_at: HashMap<SocketAddr, Vec<SealedKey>, foldhash::fast::RandomState>,
     entries: Vec<Entry<V>>,
     unheld: usize,
     /// The number of the identity that was assigned last.
@@ -40,13 +43,15 @@ pub struct PathTable<V> {
     last: Option<(SocketAddr, PathId)>,
 }
 
-/// An address, and whether its packets are sealed: an address has a plain and a sealed path.
-type Key = (SocketAddr, bool);
+/// An address, and the choice among its sealed paths: an address has a plain path, and sealed ones.
+type Key = (SocketAddr, Option<SealedKey>);
 
 #[derive(Debug)]
 struct Entry<V> {
     id: PathId,
     address: SocketAddr,
+    /// By which a sealed path is found.
+    sealed: Option<SealedKey>,
     held: u32,
     used: bool,
     value: V,
@@ -80,6 +85,7 @@ impl<V> PathTable<V> {
             link,
             names: RandomState::new(),
             places: HashMap::default(),
+            sealed_at: HashMap::default(),
             entries: Vec::new(),
             unheld: 0,
             last_identity: 0,
@@ -106,19 +112,61 @@ impl<V> PathTable<V> {
     }
 
     fn find_other(&mut self, address: SocketAddr) -> Option<PathId> {
-        let id = self.find_key((address, false))?;
+        let id = self.find_key((address, None))?;
         if !id.is_barred() {
             self.last = Some((address, id));
         } else if self.plain_peers.admits(address.ip()) {
-            self.places.remove(&(address, false)); // The machine has this address now. The next path is not barred.
+            self.places.remove(&(address, None)); // The machine has this address now. The next path is not barred.
             return None;
         }
         Some(id)
     }
 
-    /// Returns the sealed path to an address, if there is one.
-    pub(crate) fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId> {
-        self.find_key((address, true))
+    /// Returns a sealed path to an address, if there is one.
+    pub(crate) fn find_sealed(&mut self, address: SocketAddr, key: SealedKey) -> Option<PathId> {
+        self.find_key((address, Some(key)))
+    }
+
+    /// Returns all sealed paths that are found by an address.
+    pub(crate) fn sealed_at(&self, address: SocketAddr) -> impl Iterator<Item = PathId> {
+        let keys = self.sealed_at.get(&address).into_iter().flatten();
+        keys.filter_map(move |&key| {
+            let place = *self.places.get(&(address, Some(key)))?;
+            Some(self.entries[place].id)
+        })
+    }
+
+    /// Returns the choice by which a sealed path is found; `None` if it is not found by its address.
+    pub(crate) fn sealed_key(&self, path: PathId) -> Option<SealedKey> {
+        let place = self.place(path)?;
+        let Entry { address, sealed, .. } = &self.entries[place];
+        let key = (*sealed)?;
+        (self.places.get(&(*address, Some(key))) == Some(&place)).then_some(key)
+    }
+
+    /// Has a sealed path be found by another choice, in place of the path that is found so.
+    pub(crate) fn set_sealed_key(&mut self, path: PathId, key: SealedKey) {
+        let (Some(place), Some(before)) = (self.place(path), self.sealed_key(path)) else { return };
+        let address = self.entries[place].address;
+        self.unlist(address, before);
+        self.entries[place].sealed = Some(key);
+        self.list(address, key, place);
+    }
+
+    fn list(&mut self, address: SocketAddr, key: SealedKey, place: usize) {
+        if self.places.insert((address, Some(key)), place).is_none() {
+            self.sealed_at.entry(address).or_default().push(key);
+        }
+    }
+
+    fn unlist(&mut self, address: SocketAddr, key: SealedKey) {
+        self.places.remove(&(address, Some(key)));
+        if let Occupied(mut keys) = self.sealed_at.entry(address) {
+            keys.get_mut().retain(|&known| known != key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
     }
 
     fn find_key(&mut self, key: Key) -> Option<PathId> {
@@ -130,24 +178,27 @@ impl<V> PathTable<V> {
     /// Assigns a plain path to an address, in place of an unheld one if there are many of these. Passes the value of the evicted path
     /// to `evicted`. The address must have no plain path.
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
-        let id = self.insert_entry((address, false), 0, value, evicted);
-        self.places.insert((address, false), place_of(id));
+        let id = self.insert_entry((address, None), false, 0, value, evicted);
+        self.places.insert((address, None), place_of(id));
         self.last = Some((address, id)).filter(|_| !id.is_barred());
         id
     }
 
     //= docs/protocol.md#seal-5
-    /// Assigns a sealed path to an address, as [`insert`](Self::insert) does. If the address has one, which belongs to another peer,
-    /// that one is found by the address no more. It stays while it is held.
+    /// Assigns a sealed path to an address, as [`insert`](Self::insert) does. If one is found by the same choice, which belongs to
+    /// another peer, that one is found by the address no more. It stays while it is held. Without a choice, the new path is not found.
     pub(crate) fn insert_sealed(
         &mut self,
         address: SocketAddr,
+        key: Option<SealedKey>,
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
         let identity = self.next_identity();
-        let id = self.insert_entry((address, true), identity, value, evicted);
-        self.places.insert((address, true), place_of(id));
+        let id = self.insert_entry((address, key), true, identity, value, evicted);
+        if let Some(key) = key {
+            self.list(address, key, place_of(id));
+        }
         id
     }
 
@@ -173,20 +224,21 @@ impl<V> PathTable<V> {
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        self.insert_entry((address, true), identity_of(home), value, evicted)
+        self.insert_entry((address, None), true, identity_of(home), value, evicted)
     }
 
     fn insert_entry(
         &mut self,
-        key: Key,
+        (address, sealed): Key,
+        is_sealed: bool,
         identity: u32,
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        let (address, is_sealed) = key;
         let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
         let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
-        let mut id = PathId::new(index, self.name(key, identity)).on_host(self.host(address));
+        let mut id = PathId::new(index, self.name((address, is_sealed), identity))
+            .on_host(self.host(address));
         if is_sealed {
             id = id.sealed();
             *self.identities.entry(identity).or_default() += 1;
@@ -199,7 +251,7 @@ impl<V> PathTable<V> {
         if address.ip().to_canonical().is_loopback() {
             id = id.loopback();
         }
-        let entry = Entry { id, address, held: 0, used: false, value };
+        let entry = Entry { id, address, sealed, held: 0, used: false, value };
         match self.entries.get_mut(place) {
             Some(old) => evicted(std::mem::replace(old, entry).value),
             None => self.entries.push(entry),
@@ -210,7 +262,7 @@ impl<V> PathTable<V> {
 
     //= docs/protocol.md#seal-5
     /// Returns the number that stands for an address; on a sealed path, also for the identity of its peer.
-    fn name(&self, (address, is_sealed): Key, identity: u32) -> u64 {
+    fn name(&self, (address, is_sealed): (SocketAddr, bool), identity: u32) -> u64 {
         match is_sealed {
             true => u64::from(identity) << 32 | self.names.hash_one((address, identity)) >> 32,
             false => self.names.hash_one(address),
@@ -233,11 +285,15 @@ impl<V> PathTable<V> {
             self.hand = (self.hand + 1) % self.entries.len();
             let entry = &mut self.entries[self.hand];
             if entry.held == 0 && !std::mem::take(&mut entry.used) {
-                let key = (entry.address, entry.id.is_sealed());
-                if self.places.get(&key) == Some(&self.hand) {
-                    self.places.remove(&key);
+                let (address, sealed, identity) =
+                    (entry.address, entry.sealed, identity_of(entry.id));
+                // A path that is not found by its address has no place.
+                if self.places.get(&(address, sealed)) == Some(&self.hand) {
+                    match sealed {
+                        Some(key) => self.unlist(address, key),
+                        None => _ = self.places.remove(&(address, None)),
+                    }
                 }
-                let identity = identity_of(entry.id);
                 if let Occupied(mut paths) = self.identities.entry(identity) {
                     *paths.get_mut() -= 1;
                     if *paths.get() == 0 {
@@ -340,6 +396,9 @@ mod tests {
     use super::*;
     use crate::plain_peers::Networks;
 
+    const MAIN: SealedKey = SealedKey { local: 0, port: 0 };
+    const KEY: Option<SealedKey> = Some(MAIN);
+
     fn stranger(number: u32) -> SocketAddr {
         SocketAddr::from((number.to_be_bytes(), 7))
     }
@@ -391,24 +450,51 @@ mod tests {
         //= docs/protocol.md#seal-5
         let mut table = PathTable::new(0);
         let plain = table.insert(stranger(1), 'p', drop);
-        let first = table.insert_sealed(stranger(1), '1', drop);
+        let first = table.insert_sealed(stranger(1), KEY, '1', drop);
         assert_eq!(
-            (table.find(stranger(1)), table.find_sealed(stranger(1))),
+            (table.find(stranger(1)), table.find_sealed(stranger(1), MAIN)),
             (Some(plain), Some(first))
         );
         assert!(first.is_sealed() && !plain.is_sealed() && first.name() != plain.name());
         table.hold(first);
-        let second = table.insert_sealed(stranger(1), '2', drop);
-        assert_eq!(table.find_sealed(stranger(1)), Some(second));
+        let second = table.insert_sealed(stranger(1), KEY, '2', drop);
+        assert_eq!(table.find_sealed(stranger(1), MAIN), Some(second));
         assert_eq!((table.get(first), table.get(second)), (Some(&'1'), Some(&'2')));
         let foreign = table.insert_foreign(stranger(1), first, '3', drop);
-        assert_eq!(table.find_sealed(stranger(1)), Some(second));
+        assert_eq!(table.find_sealed(stranger(1), MAIN), Some(second));
         assert_eq!(table.address(foreign), Some(stranger(1)));
         assert_eq!(foreign.identity(), first.identity());
         assert_ne!((first.identity(), foreign.identity()), (second.identity(), 0));
         table.release(first);
         (100..20_000).for_each(|number| _ = table.insert(stranger(number), 'x', drop));
         assert_eq!(table.get(first), None, "nobody holds it");
+    }
+
+    #[test]
+    fn an_address_has_a_sealed_path_for_each_identity_and_port_and_others_that_are_not_found() {
+        //= docs/protocol.md#seal-18
+        let mut table = PathTable::new(0);
+        let key = |local, port| SealedKey { local, port };
+        let main = table.insert_sealed(stranger(1), Some(key(0, 0)), (), drop);
+        let other = table.insert_sealed(stranger(1), Some(key(1, 0)), (), drop);
+        let arrived = table.insert_sealed(stranger(1), None, (), drop);
+        assert_eq!(table.sealed_key(main), Some(key(0, 0)));
+        assert_eq!((table.sealed_key(arrived), table.address(arrived)), (None, Some(stranger(1))));
+        assert!(table.sealed_at(stranger(1)).eq([main, other]));
+        table.set_sealed_key(other, key(1, 4_000));
+        assert_eq!(table.find_sealed(stranger(1), key(1, 0)), None);
+        assert_eq!(table.find_sealed(stranger(1), key(1, 4_000)), Some(other));
+        table.set_sealed_key(arrived, key(0, 0));
+        assert_eq!(table.find_sealed(stranger(1), key(0, 0)), Some(main), "it has no choice");
+        [main, arrived].into_iter().for_each(|path| table.hold(path));
+        (100..20_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        assert!(table.sealed_at(stranger(1)).eq([main]), "the other one was evicted");
+        let renewed = table.insert_sealed(stranger(1), Some(key(0, 0)), (), drop);
+        assert!(table.sealed_at(stranger(1)).eq([renewed]));
+        table.release(main);
+        (20_000..40_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        assert_eq!((table.address(main), table.address(arrived)), (None, Some(stranger(1))));
+        assert!(table.sealed_at.is_empty());
     }
 
     #[test]
@@ -421,7 +507,7 @@ mod tests {
         {
             let address = address.parse().unwrap();
             let plain = table.insert(address, (), drop);
-            let sealed = table.insert_sealed(address, (), drop);
+            let sealed = table.insert_sealed(address, KEY, (), drop);
             assert_eq!((plain.is_barred(), sealed.is_barred()), (barred, false), "{address}");
             assert_eq!(table.find(address), Some(plain));
         }
@@ -443,7 +529,8 @@ mod tests {
     fn numbers_of_identities_that_come_again_are_those_of_no_path() {
         //= docs/protocol.md#seal-5
         let mut table = PathTable::new(0);
-        let [first, second] = [1, 2].map(|number| table.insert_sealed(stranger(number), (), drop));
+        let [first, second] =
+            [1, 2].map(|number| table.insert_sealed(stranger(number), KEY, (), drop));
         table.hold(first);
         let foreign = table.insert_foreign(stranger(3), second, (), drop);
         table.hold(foreign);
@@ -451,7 +538,7 @@ mod tests {
         assert_eq!(table.address(second), None, "the other path of its peer is held");
         table.last_identity = u32::MAX - 1;
         let mut numbers = [4, 5, 6].map(|number| {
-            let path = table.insert_sealed(stranger(number), (), drop);
+            let path = table.insert_sealed(stranger(number), KEY, (), drop);
             path.identity()
         });
         assert_eq!(numbers, [u64::from(u32::MAX), 3, 4]);
@@ -460,7 +547,7 @@ mod tests {
         (20_000..40_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
         table.last_identity = 0;
         numbers = [7, 8, 9].map(|number| {
-            let path = table.insert_sealed(stranger(number), (), drop);
+            let path = table.insert_sealed(stranger(number), KEY, (), drop);
             path.identity()
         });
         assert_eq!(numbers, [1, 2, 3], "nobody has them any more");

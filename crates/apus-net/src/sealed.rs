@@ -15,6 +15,17 @@ pub(crate) type Cipher = apus_seal::AwsAead;
 #[cfg(not(feature = "secure"))]
 pub(crate) type Cipher = no_cipher::NoCipher;
 
+//= docs/protocol.md#seal-18
+/// The choice among the sealed paths to an address. The default is the path of a node with one identity to one with one identity.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SealedKey {
+    /// The number of this node's identity.
+    pub local: u8,
+    /// The Homa port of the peer that the path is for alone; 0 if the peer has one identity for all its ports, or if that is not known
+    /// yet.
+    pub port: u16,
+}
+
 /// The keys that a handshake gave to a path.
 pub struct PathKeys {
     /// The secret that the two nodes share.
@@ -49,13 +60,21 @@ pub enum SealEvent {
 ///
 /// A path with keys is held until its keys end.
 pub trait SealedPaths {
-    /// Returns the sealed path to an address, a new one if necessary, or `None` if the link does not reach the address. A new path has
+    /// Returns a sealed path to an address, a new one if necessary, or `None` if the link does not reach the address. A new path has
     /// no keys. Packets on it are counted and dropped, and the first one causes [`SealEvent::Wanted`].
-    fn resolve_sealed(&mut self, to: SocketAddr) -> Option<PathId>;
+    fn resolve_sealed(&mut self, to: SocketAddr, key: SealedKey) -> Option<PathId>;
 
     //= docs/protocol.md#seal-5
-    /// Returns a new sealed path to an address at which another peer answers. Earlier paths to it are no longer found by the address.
-    fn renew_sealed(&mut self, to: SocketAddr) -> Option<PathId>;
+    /// Returns a new sealed path to an address at which another peer answers. An earlier path with this choice is no longer found by the
+    /// address. Without a choice, the new path is not found by it either.
+    fn renew_sealed(&mut self, to: SocketAddr, key: Option<SealedKey>) -> Option<PathId>;
+
+    /// Returns the choice by which a path is found; `None` if it is not found by its address.
+    fn sealed_key(&self, path: PathId) -> Option<SealedKey>;
+
+    //= docs/protocol.md#seal-18
+    /// Has a path that is found by its address be found by another choice.
+    fn set_sealed_key(&mut self, path: PathId, key: SealedKey);
 
     /// Takes an id for a handshake. `random` is drawn anew for each. `None`: too many paths are in use.
     fn reserve_keys(&mut self, random: u64) -> Option<AssociationId>;
@@ -83,8 +102,8 @@ pub trait SealedPaths {
     /// Returns the part of a path's secret that a refresh of the path needs; `None` if the path has no keys.
     fn refresh_salt(&self, path: PathId) -> Option<RefreshSalt>;
 
-    /// Returns the sealed path that is found by an address, if there is one.
-    fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId>;
+    /// Returns the sealed paths that are found by an address.
+    fn sealed_at(&self, address: SocketAddr) -> Vec<PathId>;
 
     /// Has each key reported by [`poll_logged_key`](Self::poll_logged_key) from now on, once it is used.
     fn log_keys(&mut self);

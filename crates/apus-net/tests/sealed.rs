@@ -4,10 +4,15 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use apus_net::{Link, PathKeys, SealEvent, SealedPaths, Sleeper, UdpConfig, UdpLink, conformance};
+use apus_net::{
+    Link, PathKeys, SealEvent, SealedKey, SealedPaths, Sleeper, UdpConfig, UdpLink, conformance,
+};
 use apus_seal::{AssociationId, PathSecret, Role, Suite};
 use apus_wire::{PacketSink, PathId, Priority, Transmit};
 use bytes::Bytes;
+
+/// The choice of the only path between two nodes.
+const MAIN: SealedKey = SealedKey { local: 0, port: 0 };
 
 /// Upper bound on the wait for a packet. A correct link never waits this long.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +45,8 @@ impl Pair {
         // The library examines a path before it sends long messages.
         conformance::towards(&mut a, at_b);
         conformance::towards(&mut b, at_a);
-        let (ab, ba) = (a.resolve_sealed(at_b).unwrap(), b.resolve_sealed(at_a).unwrap());
+        let (ab, ba) =
+            (a.resolve_sealed(at_b, MAIN).unwrap(), b.resolve_sealed(at_a, MAIN).unwrap());
         let ids = [a.reserve_keys(1).unwrap(), b.reserve_keys(2).unwrap()];
         let mut pair = Self { a, b, ab, ba, ids };
         pair.install_a();
@@ -262,7 +268,7 @@ fn a_record_from_another_address_is_no_packet_of_the_path() {
     assert!(path.is_sealed() && *path != lab.pair.ba);
     assert_eq!(lab.pair.b.address(*path), Some(elsewhere.local_addr().unwrap()));
     assert_ne!(
-        lab.pair.b.resolve_sealed(elsewhere.local_addr().unwrap()),
+        lab.pair.b.resolve_sealed(elsewhere.local_addr().unwrap(), MAIN),
         Some(*path),
         "a forged address takes no path away from the peer that is there"
     );
@@ -284,7 +290,7 @@ fn a_record_from_another_address_is_no_packet_of_the_path() {
 fn a_path_without_keys_sends_nothing_and_asks_for_them_once() {
     //= docs/protocol.md#seal-1
     let (mut a, b) = (link(&UdpConfig::default()), UdpSocket::bind("127.0.0.1:0").unwrap());
-    let path = a.resolve_sealed(b.local_addr().unwrap()).unwrap();
+    let path = a.resolve_sealed(b.local_addr().unwrap(), MAIN).unwrap();
     for _ in 0..3 {
         send(&mut a, path, &packet(1, 156));
         send(&mut a, path, &packet(1, 5_000));
@@ -310,8 +316,10 @@ fn datagrams_that_outrun_the_handshake_wait_for_its_end() {
     //= docs/protocol.md#seal-2
     let config = UdpConfig::default();
     let (mut a, mut b) = (link(&config), link(&config));
-    let (ab, ba) =
-        (a.resolve_sealed(b.local_addr()).unwrap(), b.resolve_sealed(a.local_addr()).unwrap());
+    let (ab, ba) = (
+        a.resolve_sealed(b.local_addr(), MAIN).unwrap(),
+        b.resolve_sealed(a.local_addr(), MAIN).unwrap(),
+    );
     let ids = [a.reserve_keys(1).unwrap(), b.reserve_keys(2).unwrap()];
     let mut pair = Pair { a, b, ab, ba, ids };
     pair.install_a();

@@ -9,7 +9,7 @@ use apus_wire::{PathId, is_native};
 use super::UdpLink;
 use super::peer;
 use crate::address::RawAddress;
-use crate::sealed::{PathKeys, SealEvent, SealedPaths};
+use crate::sealed::{PathKeys, SealEvent, SealedKey, SealedPaths};
 use crate::sys;
 
 impl UdpLink {
@@ -39,9 +39,14 @@ impl UdpLink {
 
     /// Assigns a sealed path to an address.
     #[cold]
-    fn add_sealed(&mut self, address: SocketAddr, raw: RawAddress) -> PathId {
+    fn add_sealed(
+        &mut self,
+        address: SocketAddr,
+        key: Option<SealedKey>,
+        raw: RawAddress,
+    ) -> PathId {
         self.end_batch();
-        peer::add_sealed(&mut self.peers, &mut self.senders, address, raw)
+        peer::add_sealed(&mut self.peers, &mut self.senders, (address, key), raw)
     }
 
     /// Seals with the latest keys of a path from now on. Earlier ones open datagrams for a time.
@@ -76,16 +81,21 @@ impl UdpLink {
 }
 
 impl SealedPaths for UdpLink {
-    fn resolve_sealed(&mut self, to: SocketAddr) -> Option<PathId> {
-        self.peers.find_sealed(to).or_else(|| {
-            let raw = RawAddress::encode(to, self.family).filter(|_| !is_native(to))?;
-            Some(self.add_sealed(to, raw))
-        })
+    fn resolve_sealed(&mut self, to: SocketAddr, key: SealedKey) -> Option<PathId> {
+        self.peers.find_sealed(to, key).or_else(|| self.renew_sealed(to, Some(key)))
     }
 
-    fn renew_sealed(&mut self, to: SocketAddr) -> Option<PathId> {
+    fn renew_sealed(&mut self, to: SocketAddr, key: Option<SealedKey>) -> Option<PathId> {
         let raw = RawAddress::encode(to, self.family).filter(|_| !is_native(to))?;
-        Some(self.add_sealed(to, raw))
+        Some(self.add_sealed(to, key, raw))
+    }
+
+    fn sealed_key(&self, path: PathId) -> Option<SealedKey> {
+        self.peers.sealed_key(path)
+    }
+
+    fn set_sealed_key(&mut self, path: PathId, key: SealedKey) {
+        self.peers.set_sealed_key(path, key);
     }
 
     fn reserve_keys(&mut self, random: u64) -> Option<AssociationId> {
@@ -155,8 +165,8 @@ impl SealedPaths for UdpLink {
         self.sealing.associations.refresh_salt(self.peers.get(path)?.keys?).cloned()
     }
 
-    fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId> {
-        self.peers.find_sealed(address)
+    fn sealed_at(&self, address: SocketAddr) -> Vec<PathId> {
+        self.peers.sealed_at(address).collect()
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use crate::address::RawAddress;
 use crate::path::ANY_PATH;
 use crate::path_table::PathTable;
 use crate::paths::Paths;
+use crate::sealed::SealedKey;
 use crate::sys::IpVersion;
 
 /// Length of the longest packet, header and payload, that is copied into a bundle. Copying almost a page costs as much as the
@@ -71,11 +72,11 @@ pub(super) fn add(
 pub(super) fn add_sealed(
     peers: &mut PathTable<Peer>,
     senders: &mut usize,
-    address: SocketAddr,
+    (address, key): (SocketAddr, Option<SealedKey>),
     raw: RawAddress,
 ) -> PathId {
     let peer = Peer { is_sealed: true, ..Peer::new(address, raw) };
-    peers.insert_sealed(address, peer, |evicted| {
+    peers.insert_sealed(address, key, peer, |evicted| {
         *senders -= usize::from(evicted.sender.descriptor().is_some());
     })
 }

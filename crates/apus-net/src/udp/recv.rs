@@ -58,8 +58,12 @@ impl Senders<'_> {
 
     #[cold]
     fn take_hint(&mut self, from: SocketAddr, datagram: &[u8]) {
-        let path = self.peers.find_sealed(from);
-        let keys = path.and_then(|path| Some((path, self.peers.get(path)?.keys?)));
+        let mut paths = self.peers.sealed_at(from);
+        let keys = paths.find_map(|path| {
+            let keys = self.peers.get(path)?.keys?;
+            self.sealing.is_about(datagram, keys).then_some((path, keys))
+        });
+        drop(paths);
         match keys {
             Some((path, id)) => self.sealing.take_hint(path, id, datagram),
             None => self.counters.hints_ignored += 1,
@@ -337,8 +341,7 @@ fn foreign_path_of(
     from: SocketAddr,
 ) -> Option<PathId> {
     let Senders { peers, connected, family, sealing, .. } = senders;
-    let listed = peers.find_sealed(from);
-    let known = [listed, sealing.foreign].into_iter().flatten().find(|&path| {
+    let known = peers.sealed_at(from).chain(sealing.foreign).find(|&path| {
         let keys = peers.get(path).and_then(|peer| peer.keys);
         keys == Some(id) && peers.address(path) == Some(from)
     });

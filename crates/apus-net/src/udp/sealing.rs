@@ -146,6 +146,12 @@ impl Sealing {
         }
     }
 
+    /// Returns whether a hint names the peer's id of an association.
+    #[cold]
+    pub(super) fn is_about(&self, datagram: &[u8], id: AssociationId) -> bool {
+        Hint::parse(datagram).is_ok_and(|hint| self.associations.is_named_by(id, hint))
+    }
+
     /// Takes a hint from the address of a path.
     #[cold]
     pub(super) fn take_hint(&mut self, path: PathId, id: AssociationId, datagram: &[u8]) {

@@ -88,7 +88,7 @@ impl Engine {
 
     /// The plain and the sealed path that are found by an address.
     pub(super) fn paths_to(&mut self, peer: SocketAddr) -> [Option<PathId>; 2] {
-        let sealed = self.link.sealed_paths().and_then(|sealed| sealed.find_sealed(peer));
+        let sealed = self.link.sealed_paths().and_then(|it| it.sealed_at(peer).first().copied());
         [self.link.find(peer), sealed]
     }
 

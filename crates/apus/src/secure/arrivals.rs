@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apus_net::PathKeys;
+use apus_net::{PathKeys, SealedKey};
 use apus_proto::{Greeting, Time};
 use apus_seal::{
     Arrival, HandshakeAnswer, HandshakeError, Introduction, Limit, PathEnd, Refresh, ServerOffer,
@@ -70,7 +70,7 @@ impl Driver {
         if held.path.is_sealed() {
             return Some(held.path);
         }
-        sealed(engine).resolve_sealed(held.from.host)
+        sealed(engine).resolve_sealed(held.from.host, SealedKey::default())
     }
 
     fn reply(&self, engine: &mut Engine, now: Time, held: &HeldRequest, body: Vec<u8>) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::PathKeys;
+use apus_net::{PathKeys, SealedKey};
 use apus_proto::{CallOptions, Remote, Time};
 use apus_seal::{
     ClientHandshake, ClientOffer, ClientStep, HandshakeError, Introduction, Limit, Need, PathEnd,
@@ -241,7 +241,7 @@ impl Driver {
     ) -> Option<PathId> {
         let address = engine.link.address(path)?;
         self.forget_path(engine, path);
-        let renewed = sealed(engine).renew_sealed(address)?;
+        let renewed = sealed(engine).renew_sealed(address, Some(SealedKey::default()))?;
         self.paths.add(renewed, address, time_of(now)).then_some(renewed)
     }
 

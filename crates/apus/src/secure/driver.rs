@@ -340,7 +340,7 @@ impl Engine {
     pub(crate) fn name_has_changed(&mut self, address: SocketAddr) {
         let Self { sealed_peers, endpoint, neighbours, link, .. } = self;
         if let Some(peers) = sealed_peers
-            && let Some(path) = link.sealed_paths().and_then(|sealed| sealed.find_sealed(address))
+            && let Some(path) = link.sealed_paths().and_then(|it| it.sealed_at(address).first().copied())
         {
             peers.set_rights(endpoint, neighbours.as_deref(), path);
         }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use apus_net::Link;
+use apus_net::{Link, SealedKey};
 use apus_proto::{CallFailed, Endpoint, PathKind, Rights, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::{PathId, is_native};
@@ -50,7 +50,8 @@ impl SealedPeers {
         if is_native(host) || self.node.plain == Plain::Use {
             return Ok(link.resolve(host));
         }
-        let Some(path) = link.sealed_paths().and_then(|sealed| sealed.resolve_sealed(host)) else {
+        let key = SealedKey::default();
+        let Some(path) = link.sealed_paths().and_then(|it| it.resolve_sealed(host, key)) else {
             return Ok(None);
         };
         if let Some(entry) = self.paths.get(path)
