@@ -745,7 +745,7 @@ impl Engine {
 
     /// Whether messages to the node at an address go through shared memory.
     pub(crate) fn shares_memory_with(&mut self, host: SocketAddr) -> bool {
-        let paths = self.paths_to(host).into_iter().flatten();
+        let paths = self.paths_to(host);
         let Some(neighbours) = &self.neighbours else { return false };
         paths.into_iter().any(|udp| neighbours.local_path(udp).is_some())
     }

@@ -198,7 +198,7 @@ impl Node {
     /// ```
     pub fn resolve(&self, text: &str) -> Result<Address, ResolveError> {
         let found = resolve_all(text)?;
-        if let Some(identity) = &self.shards.identity
+        if let Some(identity) = self.shards.identities.first()
             && let Some(host) = host_of(text)
         {
             for address in &found {
@@ -221,8 +221,10 @@ impl Node {
     ///
     /// [`IdentityError`] as for [`start`](Self::start).
     pub fn reload_identity(&self) -> Result<bool, IdentityError> {
-        let Some(identity) = &self.shards.identity else { return Ok(false) };
-        let changed = identity.reload()?;
+        let mut changed = false;
+        for identity in &self.shards.identities {
+            changed |= identity.reload()?;
+        }
         for shared in self.shards.iter().filter(|_| changed) {
             if let Ok(mut engine) = shared.enter() {
                 engine.run_driver();

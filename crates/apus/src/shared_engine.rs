@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use apus_proto::SocketKey;
 use apus_shm::{Listener, Place};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::delivery::parker::{Waiter, WaiterId};
 use crate::delivery::spin::Spin;
 use crate::delivery::waiting::Awaited;
@@ -49,7 +49,8 @@ use crate::error::{IdentityError, StartError};
 use crate::mail::Mail;
 use crate::node::Node;
 use crate::observe::stats::{ProcessCounters, Stats};
-use crate::shared_engine::forwarder::Limits;
+use crate::secure::peer::Peer;
+use crate::shared_engine::forwarder::{Limits, NOBODY};
 use crate::socket::Socket;
 use crate::sync::clock;
 
@@ -69,6 +70,8 @@ pub struct EngineAccess {
     path: PathBuf,
     mode: u32,
     limits: Limits,
+    /// The certificates and keys of identities, from number 1 on.
+    identities: Vec<(PathBuf, PathBuf)>,
 }
 
 impl EngineAccess {
@@ -81,8 +84,9 @@ impl EngineAccess {
             process_budget: PROCESS_BUDGET,
             total_budget: memory_limit().map_or(TOTAL_BUDGET, |it| TOTAL_BUDGET.min(it / 4)),
             processes_max: PROCESSES_MAX,
+            identities: Vec::new(),
         };
-        Self { path: path.to_owned(), mode: MODE, limits }
+        Self { path: path.to_owned(), mode: MODE, limits, identities: Vec::new() }
     }
 
     /// Sets the permissions of the socket's file. A process that may write to the file may use the engine. Default `0o666`: all
@@ -130,6 +134,42 @@ impl EngineAccess {
     pub fn processes_max(&mut self, processes: usize) -> &mut Self {
         self.limits.processes_max = processes;
         self
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Sets the identity of users: their processes speak under the certificate in the first file, whose private key is in the second one;
+    /// with `None`, under that of the engine. The roots, and all other settings of sealed paths, are the engine's, which needs a
+    /// certificate of its own ([`Config::tls_cert`]). The first entry with a user counts.
+    ///
+    /// Default: the processes of all users have the identity of the engine. Once an identity is set, a user without an entry has none: its
+    /// processes call and serve processes of this engine only, and other nodes plain if the engine is [`insecure`](Config::insecure).
+    /// Identities stay as they are until the engine ends ([`SharedEngine::set_access`]), while their files may change.
+    pub fn identity(&mut self, uids: &[u32], files: Option<(&Path, &Path)>) -> &mut Self {
+        let known = files.map(|(cert, key)| {
+            self.identities.push((cert.to_owned(), key.to_owned()));
+            self.identities.len()
+        });
+        // Beyond the bound, the start fails.
+        let number = u8::try_from(known.unwrap_or(0)).unwrap_or(NOBODY);
+        self.limits.identities.push((uids.to_vec(), number));
+        self
+    }
+
+    /// Checks the identities with the configuration of the engine.
+    fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        let wrong = |key: &str, value: String, allowed: &str| {
+            let (key, allowed) = (key.to_owned(), allowed.to_owned());
+            Err(ConfigError::Value { key, value, allowed })
+        };
+        if !self.limits.identities.is_empty() && !config.has_identity() {
+            let allowed = "a certificate, because users have identities";
+            return wrong("tls_cert", "none".to_owned(), allowed);
+        }
+        if self.identities.len() > IDENTITIES_MAX {
+            let count = format!("{} certificates", self.identities.len());
+            return wrong("identity", count, &format!("at most {IDENTITIES_MAX}"));
+        }
+        Ok(())
     }
 
     fn listen(&self) -> Result<Listener, StartError> {
@@ -190,9 +230,10 @@ impl SharedEngine {
     /// # Errors
     ///
     /// As [`Node::start`]. [`StartError::Engine`]: the socket cannot be opened, for example because another process listens there.
-    /// [`ConfigError::Value`](crate::ConfigError::Value): `shards` is not 1.
+    /// [`ConfigError::Value`]: `shards` is not 1, or users have identities and the engine has no certificate.
     pub fn start(config: &Config, access: &EngineAccess) -> Result<Self, StartError> {
         config.check_shared_engine()?;
+        access.check(config)?;
         let engine = Self::serve(config, access, access.listen()?)?;
         Ok(Self { path: Some(access.path.clone()), ..engine })
     }
@@ -208,6 +249,7 @@ impl SharedEngine {
         access: &EngineAccess,
     ) -> Result<Self, StartError> {
         config.check_shared_engine()?;
+        access.check(config)?;
         let failed = |source| StartError::Engine { path: access.path.clone(), source };
         Self::serve(config, access, Listener::of(socket).map_err(failed)?)
     }
@@ -217,7 +259,7 @@ impl SharedEngine {
         access: &EngineAccess,
         listener: Listener,
     ) -> Result<Self, StartError> {
-        let near = Near::Serving(listener, access.limits.clone());
+        let near = Near::Serving(listener, access.limits.clone(), access.identities.clone());
         let node = Node::of_links(links::open_shards(config)?, config, near)?;
         let socket = Socket::open(&node.shards, None).map_err(|_| StartError::no_memory())?;
         Ok(Self { node, path: None, socket })
@@ -244,7 +286,7 @@ impl SharedEngine {
         }
     }
 
-    /// Changes the users that may use the engine, and their limits; the path stays. Detaches processes whose users may not attach
+    /// Changes the users that may use the engine, and their limits; the path and the identities stay. Detaches processes whose users may not attach
     /// any more, and returns their number. Ports stay open until their processes close them.
     ///
     /// # Errors
@@ -255,7 +297,11 @@ impl SharedEngine {
             fs::set_permissions(path, fs::Permissions::from_mode(access.mode))?;
         }
         let Ok(mut engine) = self.socket.first().shared.enter() else { return Ok(0) };
-        Ok(engine.set_access_limits(access.limits.clone()))
+        let mut limits = access.limits.clone();
+        if let Some(forwarder) = engine.forwarder() {
+            limits.identities.clone_from(&forwarder.limits.identities);
+        }
+        Ok(engine.set_access_limits(limits))
     }
 
     /// Reads the files of the engine's certificate again if one has changed, as [`Node::reload_identity`] does.
@@ -265,6 +311,13 @@ impl SharedEngine {
     /// As [`Node::reload_identity`].
     pub fn reload_identity(&self) -> Result<bool, IdentityError> {
         self.node.reload_identity()
+    }
+
+    /// The certificates of the engine: its own, and then those of users ([`EngineAccess::identity`]). Empty without a certificate.
+    #[must_use]
+    pub fn identities(&self) -> Vec<Peer> {
+        let Ok(engine) = self.socket.first().shared.enter() else { return Vec::new() };
+        (0..=u8::MAX).map_while(|number| engine.own_peer(number)).collect()
     }
 
     /// The address of the engine's node, which is also the address of all attached processes.
@@ -283,6 +336,7 @@ impl SharedEngine {
     #[must_use]
     pub fn processes(&self) -> Vec<AttachedProcess> {
         let Ok(mut engine) = self.socket.first().shared.enter() else { return Vec::new() };
+        let peers: Vec<_> = (0..=u8::MAX).map_while(|number| engine.own_peer(number)).collect();
         let Some(forwarder) = engine.forwarder() else { return Vec::new() };
         let mut processes: Vec<_> = forwarder
             .processes
@@ -293,6 +347,9 @@ impl SharedEngine {
                 AttachedProcess {
                     pid: process.pid,
                     uid: process.uid,
+                    identity: peers
+                        .get(usize::from(process.identity))
+                        .map(|peer| peer.name().to_owned()),
                     ports,
                     calls: process.calls.len(),
                     held_bytes: process.held + process.kept + process.unread(),
@@ -343,6 +400,8 @@ pub struct AttachedProcess {
     pub pid: i32,
     /// The user of the process at the time of its connection.
     pub uid: u32,
+    /// The name under which it calls and serves ([`EngineAccess::identity`]). `None`: it has no identity.
+    pub identity: Option<String>,
     /// Ports that the process serves or has called from.
     pub ports: Vec<u16>,
     /// Outstanding calls of the process.
@@ -400,6 +459,9 @@ const PROCESS_BUDGET: u64 = 128 << 20;
 
 /// Default of the total budget, unless the control group has little memory.
 const TOTAL_BUDGET: u64 = 1 << 30;
+
+/// Upper bound on the certificates of users.
+const IDENTITIES_MAX: usize = 15;
 
 /// Default of the upper bound on attached processes.
 const PROCESSES_MAX: usize = 1_000;

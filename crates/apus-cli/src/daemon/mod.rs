@@ -65,6 +65,10 @@ A file:
   [[access.ports]]           # other ports are open to all users
   ports = \"1-999\"
   users = [\"root\", 33]
+  [[access.identity]]        # other users have no name, and stay within the engine
+  users = [\"www\"]
+  cert = \"/etc/apus/www.pem\" # without cert and key: the certificate of the daemon
+  key = \"/etc/apus/www.key\"
 
 The daemon uses the socket that systemd passes to it, and notifies systemd when it is ready (deploy/apus-daemon.service). SIGTERM \
 and Ctrl-C end it: outstanding calls fail, and programs attach again to its successor. SIGHUP and 'apus daemon reload' make it \

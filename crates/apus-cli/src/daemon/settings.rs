@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use apus::{Config, EngineAccess, parse_size};
@@ -31,6 +31,17 @@ struct Access {
     processes_max: Option<usize>,
     #[serde(default)]
     ports: Vec<Rule>,
+    #[serde(default)]
+    identity: Vec<Identity>,
+}
+
+/// The certificate under which the processes of users speak: that of the daemon if there are no files.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Identity {
+    users: Vec<Name>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
 }
 
 /// Users that may serve ports.
@@ -84,7 +95,7 @@ impl Settings {
     /// The access rules of the engine at a socket.
     pub(super) fn access(&self, socket: &Path) -> Result<EngineAccess> {
         let mut access = EngineAccess::new(socket);
-        let Access { mode, users, process_budget, total_budget, processes_max, ports } =
+        let Access { mode, users, process_budget, total_budget, processes_max, ports, identity } =
             &self.access;
         if let Some(text) = mode {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
@@ -109,6 +120,24 @@ impl Settings {
         for rule in ports {
             let uids = rule.users.iter().map(Name::uid).collect::<Result<Vec<_>>>()?;
             access.ports(range(&rule.ports)?, &uids);
+        }
+        for Identity { users, cert, key } in identity {
+            let uids = users.iter().map(Name::uid).collect::<Result<Vec<_>>>()?;
+            let file = |key: &str, path: &PathBuf| match path.is_absolute() {
+                true => Ok(path.clone()),
+                false => {
+                    Err(wrong(key, &path.display().to_string(), "the absolute path of a file"))
+                }
+            };
+            let files = match (cert, key) {
+                (None, None) => None,
+                (Some(cert), Some(key)) => Some((file("cert", cert)?, file("key", key)?)),
+                (Some(_), None) => return Err(wrong("key", "none", "the key of cert").into()),
+                (None, Some(_)) => {
+                    return Err(wrong("cert", "none", "the certificate of key").into());
+                }
+            };
+            access.identity(&uids, files.as_ref().map(|(cert, key)| (&**cert, &**key)));
         }
         Ok(access)
     }
@@ -167,6 +196,10 @@ mod tests {
         assert!(text.contains("users: None"), "{text}");
         let text = access("users = ['root', 7]").unwrap();
         assert!(text.contains("users: Some([0, 7])"), "{text}");
+        let text = "identity = [{ users = [7, 8], cert = '/w.pem', key = '/w.key' }, { users = ['root'] }]";
+        let text = access(text).unwrap();
+        assert!(text.contains("[([7, 8], 1), ([0], 0)]"), "{text}");
+        assert!(text.contains("(\"/w.pem\", \"/w.key\")"), "{text}");
     }
 
     #[test]
@@ -178,6 +211,13 @@ mod tests {
             ("ports = [{ ports = '9-5', users = [] }]", "'9-5': expected a port"),
             ("ports = [{ ports = '5', users = ['no such user'] }]", "'no such user': expected"),
             ("users = ['no such user']", "'no such user': expected"),
+            ("identity = [{ users = [7], cert = '/w.pem' }]", "key = 'none': expected"),
+            ("identity = [{ users = [7], key = '/w.key' }]", "cert = 'none': expected"),
+            (
+                "identity = [{ users = [7], cert = 'w.pem', key = '/w' }]",
+                "'w.pem': expected the abs",
+            ),
+            ("identity = [{ users = ['no such user'] }]", "'no such user': expected"),
             ("colour = 1", "colour"),
         ] {
             let error = format!("{:#}", access(text).unwrap_err());

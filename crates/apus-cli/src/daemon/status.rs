@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use apus::{AttachedProcess, SharedEngine};
@@ -57,8 +57,18 @@ struct DaemonStatus {
     pool_bytes_max: u64,
     refused_users: u64,
     refused_too_many: u64,
+    #[serde(default)]
+    identities: Vec<IdentityStatus>,
     users: Vec<User>,
     processes: Vec<ProcessStatus>,
+}
+
+/// A certificate of the daemon: its own, which comes first, or that of users.
+#[derive(Debug, Serialize, Deserialize)]
+struct IdentityStatus {
+    name: String,
+    /// Time until it expires.
+    expires_s: u64,
 }
 
 /// The resources of all processes of a user together.
@@ -74,6 +84,9 @@ struct User {
 struct ProcessStatus {
     pid: i32,
     uid: u32,
+    /// The name under which it speaks.
+    #[serde(default)]
+    identity: Option<String>,
     ports: Vec<u16>,
     calls_under_way: usize,
     held_bytes: u64,
@@ -90,6 +103,7 @@ impl From<AttachedProcess> for ProcessStatus {
         Self {
             pid: process.pid,
             uid: process.uid,
+            identity: process.identity,
             ports: process.ports,
             calls_under_way: process.calls,
             held_bytes: process.held_bytes,
@@ -153,6 +167,7 @@ impl DaemonStatus {
             pool_bytes_max,
             refused_users,
             refused_too_many,
+            identities: engine.identities().iter().map(IdentityStatus::of).collect(),
             users: users.collect(),
             processes,
         }
@@ -162,7 +177,7 @@ impl DaemonStatus {
         let note = format!(
             "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Unread by processes: {} of at most {} bytes, half of \
              them for one user. Memory for long messages: {} of {} bytes. Refused processes: {} of users without access, {} beyond \
-             the limit.{}",
+             the limit.{}{}",
             self.version,
             self.pid,
             self.listen,
@@ -175,11 +190,13 @@ impl DaemonStatus {
             self.pool_bytes_max,
             self.refused_users,
             self.refused_too_many,
+            self.identities.iter().map(IdentityStatus::sentence).collect::<String>(),
             self.users.iter().map(User::sentence).collect::<String>()
         );
         let heads = [
             ("pid", true),
             ("uid", true),
+            ("name", false),
             ("serves", false),
             ("under way", true),
             ("held bytes", true),
@@ -194,6 +211,19 @@ impl DaemonStatus {
             return format!("{note}\nNo process is attached.\n");
         }
         Table::of_texts("Processes of the engine", &note, &heads, lines).text(style)
+    }
+}
+
+impl IdentityStatus {
+    fn of(peer: &apus::Peer) -> Self {
+        let left = peer.expires().duration_since(SystemTime::now()).unwrap_or_default();
+        Self { name: peer.name().to_owned(), expires_s: left.as_secs() }
+    }
+
+    fn sentence(&self) -> String {
+        let Self { name, expires_s } = self;
+        let left = humantime::format_duration(Duration::from_secs(expires_s / 60 * 60));
+        format!(" The certificate of {name} expires in {left}.")
     }
 }
 
@@ -221,7 +251,8 @@ impl ProcessStatus {
             self.bytes_sent,
             self.bytes_received,
         ];
-        [self.pid.to_string(), self.uid.to_string(), served.join(" ")]
+        let name = self.identity.clone().unwrap_or_else(|| "-".to_owned());
+        [self.pid.to_string(), self.uid.to_string(), name, served.join(" ")]
             .into_iter()
             .chain(numbers.map(|number| number.to_string()))
             .collect()
@@ -326,6 +357,7 @@ mod tests {
         let process = ProcessStatus {
             pid: 7,
             uid: 1_000,
+            identity: Some("spiffe://example.org/web".to_owned()),
             ports: vec![4_000, 40_000],
             calls_under_way: 3,
             held_bytes: 5_000,
@@ -349,6 +381,10 @@ mod tests {
             pool_bytes_max: 300,
             refused_users: 5,
             refused_too_many: 6,
+            identities: vec![IdentityStatus {
+                name: "spiffe://example.org/host".to_owned(),
+                expires_s: 7_230,
+            }],
             users: vec![User {
                 uid: 1_000,
                 processes: 1,
@@ -364,7 +400,8 @@ mod tests {
                 && text.contains("70 of at most 700")
                 && text.contains("30 of 300 bytes")
                 && text.contains("User 1000: 1 processes hold 5000 bytes")
-                && text.contains("4000")
+                && text.contains("spiffe://example.org/host expires in 2h.")
+                && text.contains("1000 spiffe://example.org/web 4000")
                 && !text.contains("40000"),
             "{text}"
         );

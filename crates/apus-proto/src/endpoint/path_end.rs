@@ -1,6 +1,6 @@
 //! Ends of sealed paths: a handshake that has failed, and a path whose peer is over.
 
-use apus_wire::PathId;
+use apus_wire::{PathId, RpcId};
 
 use crate::contact::Contact;
 use crate::endpoint::Endpoint;
@@ -10,6 +10,26 @@ use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
 impl Endpoint {
+    /// Returns the port of the call for which a first contact with the node at a path is sought; `None` if no call waits for it.
+    #[must_use]
+    pub fn contact_port(&self, path: PathId) -> Option<u16> {
+        let opening = self.peers.get(self.peers.find(path)?)?.contact.opening()?;
+        (opening.header.sender_id != RpcId(0)).then_some(opening.header.dest_port)
+    }
+
+    //= docs/protocol.md#seal-18
+    /// The path leads to one port of its node alone. Calls to other ports that wait for the first contact end as
+    /// [`CallFailed::NotSent`], and the next ones find paths of their own.
+    pub fn path_is_for(&mut self, path: PathId, port: u16) {
+        let Some(peer) = self.peers.find(path) else { return };
+        let rpcs = &self.rpcs;
+        let is_other =
+            |key: RpcKey| rpcs.get(key).is_some_and(|it| it.is_client() && it.remote_port != port);
+        for key in self.peers[peer].flight.take_deferred(is_other) {
+            self.sweeps.push_unsent(key, CallFailed::NotSent);
+        }
+    }
+
     /// The handshake with the node at a path has failed. Calls that wait for the first contact end as
     /// [`CallFailed::HandshakeFailed`], a few at a time, and the peer is forgotten, so that the next call asks for a handshake anew.
     /// If a known peer was in doubt, it is so no longer, even if calls by the path go to a later one now. Calls of which nothing was

@@ -92,12 +92,12 @@ impl Shared {
             return Err(CallError::UnspecifiedAddress(to));
         }
         let mut engine = self.enter()?;
-        let mut path = engine.resolve(to.host);
+        let mut path = engine.resolve(to);
         if let Ok(known) = path
             && let Some(examination) = first_examination(&engine, known)
         {
             engine = self.examine(engine, examination)?;
-            path = engine.resolve(to.host);
+            path = engine.resolve(to);
         }
         if engine.drain.begun {
             return Err(CallError::Closed);

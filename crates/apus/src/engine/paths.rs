@@ -8,26 +8,38 @@ use apus_proto::Time;
 use apus_wire::{PathError, PathId};
 
 use super::Engine;
+use crate::address::Address;
 use crate::error::CallError;
 use crate::shared_engine::attached::REMOTES_MAX;
 use crate::sync::clock;
 
 impl Engine {
-    /// Resolves the address of a node to a path.
+    /// Resolves the address of a service to a path, for sockets of this node's own identity.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve_as`](Self::resolve_as).
+    #[inline]
+    pub(crate) fn resolve(&mut self, to: Address) -> Result<PathId, CallError> {
+        self.resolve_as(to, 0)
+    }
+
+    /// Resolves the address of a service to a path, for sockets of the identity of this node with the number `local`.
     ///
     /// # Errors
     ///
     /// No link reaches the address, the node exchanges no plain packets with its host, or the node uses the engine of another process
     /// and is not attached.
     #[inline]
-    pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
+    pub(crate) fn resolve_as(&mut self, to: Address, local: u8) -> Result<PathId, CallError> {
+        let host = to.host;
         let Self { neighbours, endpoint, link, sealed_peers, .. } = self;
         match neighbours.as_mut().and_then(|neighbours| neighbours.attachments.attached.as_mut()) {
             None => {
                 let (error, sent) = (PathError::NoLink, false);
                 let path = match sealed_peers {
                     None => link.resolve(host),
-                    Some(peers) => peers.resolve(&mut **link, host, clock::now)?,
+                    Some(peers) => peers.resolve(&mut **link, (to, local), clock::now)?,
                 };
                 match path {
                     Some(path) if path.is_barred() => Err(CallError::barred(host)),
@@ -73,7 +85,7 @@ impl Engine {
     pub(crate) fn examined(&mut self, examined: Examined) {
         let paths = self.paths_to(examined.peer());
         self.link.examined(examined);
-        for path in paths.into_iter().flatten() {
+        for path in paths {
             if let Some(reported) = self.paths.reported.get_mut(path.index()) {
                 *reported = None;
             }
@@ -81,15 +93,16 @@ impl Engine {
     }
 
     pub(super) fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
-        for path in self.paths_to(peer).into_iter().flatten() {
+        for path in self.paths_to(peer) {
             self.endpoint.handle_path_error(now, path, error);
         }
     }
 
-    /// The plain and the sealed path that are found by an address.
-    pub(super) fn paths_to(&mut self, peer: SocketAddr) -> [Option<PathId>; 2] {
-        let sealed = self.link.sealed_paths().and_then(|it| it.sealed_at(peer).first().copied());
-        [self.link.find(peer), sealed]
+    /// The plain path and the sealed ones that are found by an address.
+    pub(super) fn paths_to(&mut self, peer: SocketAddr) -> Vec<PathId> {
+        let mut paths = self.link.sealed_paths().map_or_else(Vec::new, |it| it.sealed_at(peer));
+        paths.extend(self.link.find(peer));
+        paths
     }
 
     /// The kernel gave this error about a peer to the link of another engine.

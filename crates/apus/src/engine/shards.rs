@@ -41,8 +41,8 @@ pub(crate) struct Shards {
     all: Vec<Shard>,
     pub(crate) local_addr: SocketAddr,
     pub(crate) capabilities: Capabilities,
-    /// The certificate of the node and its rules, if it has any.
-    pub(crate) identity: Option<Arc<NodeIdentity>>,
+    /// The certificate of the node and its rules, if it has any, and those of users of its engine.
+    pub(crate) identities: Vec<Arc<NodeIdentity>>,
 }
 
 /// The ways in which a node works with other processes of its host.
@@ -52,8 +52,9 @@ pub(crate) enum Near {
     Nobody,
     /// It shares memory with their nodes.
     Nodes,
-    /// The same, and processes that come to the listener use its engine, within limits.
-    Serving(Listener, Limits),
+    /// The same, and processes that come to the listener use its engine, within limits. The files are the certificates and keys of
+    /// further identities.
+    Serving(Listener, Limits, Vec<(PathBuf, PathBuf)>),
     /// It uses the engine that listens at a file.
     Engine(PathBuf),
 }
@@ -77,7 +78,7 @@ impl Near {
         match self {
             Self::Nobody => Ok(None),
             Self::Nodes => Ok(meet()?.filter(|_| fits_limits().is_ok())),
-            Self::Serving(listener, limits) => {
+            Self::Serving(listener, limits, _) => {
                 let mut neighbours = meet()?.ok_or_else(StartError::no_memory)?;
                 neighbours.serve(listener, limits).map_err(StartError::Descriptor)?;
                 Ok(Some(neighbours))
@@ -120,8 +121,13 @@ impl Shards {
         let mut protocol = config.protocol.clone();
         memory_limit().into_iter().for_each(|bytes| protocol.follow_memory(bytes));
         let mut shards = Vec::with_capacity(links.len());
+        let mut identities: Vec<_> = NodeIdentity::of(config)?.into_iter().collect();
+        if let Near::Serving(_, _, files) = &near {
+            for files in files {
+                identities.extend(NodeIdentity::of_users(config, files)?);
+            }
+        }
         let mut neighbours = near.open(local_addr, process, config)?;
-        let identity = NodeIdentity::of(config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(protocol.clone(), seed());
             limit_pools(endpoint.total_budget() / POOLS_PART);
@@ -143,14 +149,16 @@ impl Shards {
             };
             shards.push(Shard::start(engine, config.delivery, process)?);
         }
-        if let Some(identity) = &identity {
-            shards.iter().try_for_each(|shard| Driver::begin(&shard.shared, identity))?;
+        if !identities.is_empty() {
+            let is_open = config.is_insecure();
+            let begin = |shard: &Shard| Driver::begin(&shard.shared, &identities, is_open);
+            shards.iter().try_for_each(begin)?;
         }
         if shards.len() > 1 {
             let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
             shards.iter().for_each(|shard| shard.shared.introduce(all()));
         }
-        Ok(Self { all: shards, local_addr, capabilities, identity })
+        Ok(Self { all: shards, local_addr, capabilities, identities })
     }
 
     /// Starts one that uses the engine of another process, and waits until it does.

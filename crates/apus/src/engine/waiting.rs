@@ -116,7 +116,7 @@ impl Engine {
         waiting: &WaitingCall,
         body: Bytes,
     ) -> Result<(), (Bytes, CallError)> {
-        let path = match self.resolve(waiting.to.host) {
+        let path = match self.resolve(waiting.to) {
             Ok(path) => path,
             Err(error) => return Err((body, error)),
         };

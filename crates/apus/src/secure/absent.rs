@@ -1,6 +1,7 @@
 //! Empty types in place of the driver and the identity, and the behaviour of a node without them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use apus_net::Link;
@@ -8,6 +9,7 @@ use apus_proto::{CallFailed, Endpoint, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::PathId;
 
+use crate::address::Address;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::lock::Shared;
@@ -21,6 +23,14 @@ pub(crate) enum NodeIdentity {}
 impl NodeIdentity {
     /// Returns none. A configuration with a certificate was refused.
     pub(crate) fn of(_: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
+        Ok(None)
+    }
+
+    /// Returns none, as [`of`](Self::of) does.
+    pub(crate) fn of_users(
+        _: &Config,
+        _: &(PathBuf, PathBuf),
+    ) -> Result<Option<Arc<Self>>, IdentityError> {
         Ok(None)
     }
 
@@ -40,8 +50,12 @@ pub(crate) enum Driver {}
 pub(crate) enum SealedPeers {}
 
 impl Driver {
-    pub(crate) fn begin(_: &Arc<Shared>, node: &Arc<NodeIdentity>) -> Result<(), StartError> {
-        match **node {}
+    pub(crate) fn begin(
+        _: &Arc<Shared>,
+        nodes: &[Arc<NodeIdentity>],
+        _: bool,
+    ) -> Result<(), StartError> {
+        match *nodes[0] {}
     }
 }
 
@@ -53,7 +67,7 @@ impl SealedPeers {
     pub(crate) fn resolve(
         &self,
         _: &mut dyn Link,
-        _: SocketAddr,
+        _: (Address, u8),
         _: impl FnOnce() -> Time,
     ) -> Result<Option<PathId>, CallError> {
         match *self {}
@@ -71,7 +85,7 @@ impl SealedPeers {
         match *self {}
     }
 
-    pub(crate) fn own_peer(&self) -> Option<Peer> {
+    pub(crate) fn own_peer(&self, _: u8) -> Option<Peer> {
         match *self {}
     }
 
@@ -79,7 +93,7 @@ impl SealedPeers {
         &mut self,
         _: &mut Endpoint,
         _: Option<&Neighbours>,
-        _: &Rule,
+        _: (u8, &Rule),
     ) -> Result<u8, RuleError> {
         match *self {}
     }
@@ -88,12 +102,28 @@ impl SealedPeers {
         &mut self,
         _: &mut Endpoint,
         _: Option<&Neighbours>,
-        _: u16,
+        _: (u8, u16),
     ) -> Option<u8> {
         match *self {}
     }
 
-    pub(crate) fn has_rule(&self, _: &Rule) -> bool {
+    pub(crate) fn has_rule(&self, _: u8, _: &Rule) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn has_several(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn rules_share(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn is_given(&self, _: u8) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn note_served(&mut self, _: u16, _: u8) {
         match *self {}
     }
 
@@ -108,7 +138,7 @@ impl SealedPeers {
     pub(crate) fn unexpected_within(
         &self,
         _: SocketAddr,
-        _: u8,
+        _: (u8, u8),
         _: [Option<&Peer>; 2],
     ) -> Option<CallError> {
         match *self {}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use apus_net::{PathKeys, SealedKey};
 use apus_proto::{CallOptions, Remote, Time};
+use apus_seal::frame::{FEATURE_PORTS, FEATURE_SEVERAL};
 use apus_seal::{
     ClientHandshake, ClientOffer, ClientStep, HandshakeError, Introduction, Limit, Need, PathEnd,
     Refresh, SECURE_PORT, TlsSession,
@@ -15,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::CallError;
 use crate::mail::queue::WaitingResponse;
 use crate::secure::driver::{Driver, random, sealed};
-use crate::secure::paths::{Attempt, Cause, time_of};
+use crate::secure::paths::{Attempt, Cause, PathUse, time_of};
 use crate::secure::worker::{BegunHandshake, Job, JobDone, StepResult};
 
 /// Time for a handshake, of both roles.
@@ -44,9 +45,9 @@ impl Driver {
             };
             (entry.is_wanted, entry.is_doubted, entry.refresh_at) = (false, false, None);
             let cause = cause.filter(|_| entry.attempts.begin(at, Need::NoPath))?;
-            Some((cause, entry.address, entry.peer.clone()))
+            Some((cause, entry.address, entry.peer.clone(), entry.usage))
         });
-        let Some((cause, address, peer)) = begun.flatten() else { return };
+        let Some((cause, address, peer, usage)) = begun.flatten() else { return };
         let salt = salt.filter(|_| cause == Cause::Refresh);
         let refresh = salt.zip(peer.as_ref());
         let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
@@ -56,12 +57,18 @@ impl Driver {
         };
         let doubts = peer.is_some() && cause != Cause::Refresh;
         let greeting = engine.endpoint.greeting(now, path, doubts);
+        //= docs/protocol.md#seal-18
+        let port = match usage.port {
+            0 => engine.endpoint.contact_port(path).unwrap_or(0),
+            port => port,
+        };
+        let several = if self.nodes.len() > 1 { FEATURE_SEVERAL } else { 0 };
         let offer = ClientOffer {
-            port: 0,
+            port,
             end: PathEnd { id, token: greeting.token },
             doubted: greeting.doubted,
-            features: 0,
-            suites: self.node.suites.clone(),
+            features: FEATURE_PORTS | several,
+            suites: self.node().suites.clone(),
             refresh,
         };
         engine.handshakes.client_begun += 1;
@@ -72,13 +79,15 @@ impl Driver {
             id,
             greeting,
             cause,
+            port,
             theirs: None,
             handshake: None,
             began: at,
-            generation: self.node.generation(),
+            generation: self.generation(),
         };
         self.paths.update(path, |entry| entry.attempt = Some(attempt));
-        let (tls, name) = (self.node.tls(), self.node.name_at(address));
+        let node = self.identity(usage.local);
+        let (tls, name) = (node.tls(), node.name_at(address));
         self.worker.push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
     }
 
@@ -90,7 +99,7 @@ impl Driver {
                 self.stepped(engine, now, attempt, handshake, result);
             }
             JobDone::Answered { held, worked } => self.answer(engine, now, held, worked),
-            JobDone::KeysLogged => engine.identity.keylog = self.node.is_key_log_written(),
+            JobDone::KeysLogged => engine.identity.keylog = self.node().is_key_log_written(),
             JobDone::Reloaded { result } => self.reloaded(engine, &result),
             JobDone::Judged { verdicts } => self.judged(engine, now, verdicts),
         }
@@ -240,9 +249,14 @@ impl Driver {
         path: PathId,
     ) -> Option<PathId> {
         let address = engine.link.address(path)?;
+        let key = sealed(engine).sealed_key(path);
+        let usage = key.map_or_else(
+            || self.paths.get(path).map(|it| it.usage),
+            |key| Some(PathUse::of_key(key)),
+        );
         self.forget_path(engine, path);
-        let renewed = sealed(engine).renew_sealed(address, Some(SealedKey::default()))?;
-        self.paths.add(renewed, address, time_of(now)).then_some(renewed)
+        let renewed = sealed(engine).renew_sealed(address, key)?;
+        self.paths.add(renewed, (address, usage?), time_of(now)).then_some(renewed)
     }
 
     /// Gives the keys of a verified server to its path. Waiting calls leave. Returns `false` if there is no room.
@@ -253,15 +267,21 @@ impl Driver {
         path: PathId,
         introduction: Introduction,
     ) -> bool {
-        let Introduction { secret, role, suite, ours, theirs, peer, .. } = introduction;
-        let lifetime = self.lifetime(&peer);
+        let Introduction { secret, role, suite, ours, theirs, peer, features, .. } = introduction;
         let begun = self.paths.update(path, |entry| {
             (entry.peer, entry.role) = (Some(Arc::clone(&peer)), role);
             let attempt = entry.attempt.as_mut()?;
             attempt.theirs = Some(theirs.token);
-            Some((attempt.greeting, attempt.cause))
+            Some((attempt.greeting, attempt.cause, attempt.port, entry.usage.local))
         });
-        let Some((greeting, cause)) = begun.flatten() else { return false };
+        let Some((greeting, cause, port, local)) = begun.flatten() else { return false };
+        let lifetime = self.lifetime(local, &peer);
+        if cause != Cause::Refresh {
+            match features & FEATURE_PORTS {
+                0 => self.keep_for_node(engine, path),
+                _ => self.keep_for_port(engine, path, port),
+            }
+        }
         self.report_rights(engine, path);
         let is_known = engine.endpoint.answered(now, path, greeting, theirs.token);
         let (peer_id, is_refresh) = (theirs.id, cause == Cause::Refresh);
@@ -271,6 +291,38 @@ impl Driver {
             self.paths.update(path, |entry| entry.keyless_since = None);
         }
         has_keys
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Has a path be for one port of its peer, which has others with other identities.
+    fn keep_for_port(&mut self, engine: &mut Engine, path: PathId, port: u16) {
+        let Some((address, usage)) = self.paths.get(path).map(|it| (it.address, it.usage)) else {
+            return;
+        };
+        self.note_several(address);
+        if usage.port != port {
+            self.paths.update(path, |entry| entry.usage.port = port);
+            sealed(engine).set_sealed_key(path, SealedKey { local: usage.local, port });
+            engine.endpoint.path_is_for(path, port);
+        }
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Has a path be for all ports of its peer, which has one identity. Paths for single ports, from a time when the node at the address
+    /// had several, are over: the peer has one path to this node.
+    fn keep_for_node(&mut self, engine: &mut Engine, path: PathId) {
+        let of = self.paths.get(path).map(|it| (it.address, it.usage));
+        let Some((address, usage)) = of.filter(|(_, usage)| usage.port != 0) else { return };
+        self.forget_several(address);
+        let main = SealedKey { local: usage.local, port: 0 };
+        self.paths.update(path, |entry| entry.usage.port = 0);
+        sealed(engine).set_sealed_key(path, main);
+        for other in sealed(engine).sealed_at(address) {
+            let key = sealed(engine).sealed_key(other);
+            if key.is_some_and(|key| key.local == usage.local && key != main) {
+                self.forget_path(engine, other);
+            }
+        }
     }
 
     /// Ends an attempt whose server has its keys.
@@ -288,13 +340,13 @@ impl Driver {
         }
         let Some(attempt) = self.paths.end_attempt(path) else { return };
         sealed(engine).confirm_keys(attempt.id);
-        let is_outdated = attempt.generation != self.node.generation();
+        let is_outdated = attempt.generation != self.generation();
         let refresh_after = self.paths.get(path).and_then(|entry| {
             if is_outdated {
                 return Some(soon()); // The files have changed meanwhile.
             }
-            let valid = self.lifetime(entry.peer.as_ref()?);
-            Some(jittered(self.node.rekey).min(valid.mul_f64(REST)))
+            let valid = self.lifetime(entry.usage.local, entry.peer.as_ref()?);
+            Some(jittered(self.node().rekey).min(valid.mul_f64(REST)))
         });
         self.paths.update(path, |entry| {
             entry.attempts.succeeded(at);

@@ -16,9 +16,10 @@ use apus_wire::PathId;
 use crate::engine::lock::Shared;
 use crate::engine::{Engine, Handler, Next};
 use crate::error::{RuleError, StartError};
+use crate::observe::stats::IdentityGauges;
 use crate::secure::expiry;
 use crate::secure::node_identity::{LOOK_EVERY, NodeIdentity, real_time};
-use crate::secure::paths::time_of;
+use crate::secure::paths::{PathUse, time_of};
 use crate::secure::peer::Peer;
 use crate::secure::rules::{HANDSHAKE, Rules};
 use crate::secure::sealed_peers::SealedPeers;
@@ -27,7 +28,7 @@ use crate::sync::{Mutex, PoisonError, clock};
 
 /// The handshakes of an engine. A handler of its sockets, which has the [peers](SealedPeers) of the engine during a turn.
 pub(crate) struct Driver {
-    peers: Option<Box<SealedPeers>>,
+    pub(super) peers: Option<Box<SealedPeers>>,
     /// Takes the requests of handshakes that others begin.
     pub(super) service: SocketKey,
     /// Makes the calls of handshakes that this node begins.
@@ -54,7 +55,7 @@ impl DerefMut for Driver {
     }
 }
 
-const IN_TURN: &str = "a driver works in its turn, in which it has the peers";
+pub(super) const IN_TURN: &str = "a driver works in its turn, in which it has the peers";
 
 impl Driver {
     /// Opens the sockets of handshakes, gives each kind of path its rights, and starts the thread for public-key work.
@@ -62,7 +63,11 @@ impl Driver {
     /// # Errors
     ///
     /// The system has no thread left.
-    pub(crate) fn begin(shared: &Arc<Shared>, node: &Arc<NodeIdentity>) -> Result<(), StartError> {
+    pub(crate) fn begin(
+        shared: &Arc<Shared>,
+        nodes: &[Arc<NodeIdentity>],
+        is_open: bool,
+    ) -> Result<(), StartError> {
         let worker = Worker::start(Arc::downgrade(shared)).map_err(StartError::Thread)?;
         let mut guard = shared.lock()?;
         let engine = &mut *guard;
@@ -74,13 +79,14 @@ impl Driver {
         };
         let (service, client) = (open(Some(SECURE_PORT)), open(None));
         engine.endpoint.limit_requests(service, HANDSHAKE_LIMITS);
-        let peers = SealedPeers::new(node, client);
+        let peers = SealedPeers::new(nodes, is_open, client);
         peers.set_default_rights(&mut engine.endpoint);
         engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
-        engine.identity = node.gauges(iter::empty());
-        if node.key_log.is_some() {
+        engine.identity = gauges(nodes, iter::empty());
+        if nodes[0].key_log.is_some() {
             sealed(engine).log_keys();
         }
+        let generation = peers.generation();
         engine.sealed_peers = Some(Box::new(peers));
         let driver = Arc::new(HandshakePort(Mutex::new(Self {
             peers: None,
@@ -89,7 +95,7 @@ impl Driver {
             server: Handshakes::new(HandshakeLimits::default()),
             worker,
             look_at: time_of(clock::now()) + LOOK_EVERY,
-            judged: (node.generation(), None),
+            judged: (generation, None),
         })));
         engine.add_handler(service, Arc::clone(&driver) as Arc<dyn Handler>);
         engine.add_handler(client, driver);
@@ -112,6 +118,9 @@ impl Driver {
             self.on_event(engine, now, event);
         }
         self.log_keys(engine);
+        while let Some((port, local)) = self.served.pop() {
+            self.end_paths_of_port(engine, port, local);
+        }
         self.server.expire(at);
         while let Some(id) = self.server.poll_ended() {
             sealed(engine).remove_keys(id);
@@ -151,7 +160,14 @@ impl Driver {
         let at = time_of(now);
         match event {
             SealEvent::Wanted(path) => self.want(engine, now, path),
-            SealEvent::Doubted(path) => _ = self.paths.update(path, |entry| entry.doubt(at)),
+            SealEvent::Doubted(path) => {
+                self.paths.update(path, |entry| {
+                    // Only its peer can begin a handshake for a path that has arrived.
+                    if !entry.usage.has_arrived {
+                        entry.doubt(at);
+                    }
+                });
+            }
             SealEvent::Moved(from, to) => {
                 if let Some(address) = engine.link.address(to) {
                     self.give_up_attempt(engine, to);
@@ -174,7 +190,11 @@ impl Driver {
     /// Notes that packets wait for the keys of a path. Their calls end if there is no room for the path.
     fn want(&mut self, engine: &mut Engine, now: Time, path: PathId) {
         let Some(address) = engine.link.address(path) else { return };
-        if self.add_path(engine, now, path, address) {
+        //= docs/protocol.md#seal-18
+        let known = self.paths.get(path).map(|entry| entry.usage);
+        let usage = known.or_else(|| sealed(engine).sealed_key(path).map(PathUse::of_key));
+        let usage = usage.filter(|usage| !usage.has_arrived);
+        if usage.is_some_and(|usage| self.add_path(engine, now, path, (address, usage))) {
             self.paths.update(path, |entry| entry.is_wanted = true);
         } else {
             sealed(engine).forget_want(path);
@@ -190,34 +210,35 @@ impl Driver {
         engine: &mut Engine,
         now: Time,
         path: PathId,
-        address: SocketAddr,
+        of: (SocketAddr, PathUse),
     ) -> bool {
         let at = time_of(now);
-        if self.paths.is_full()
+        let local = of.1.local;
+        if self.paths.is_full(local)
             && self.paths.get(path).is_none()
-            && let Some(spare) = self.paths.first_spare(at)
+            && let Some(spare) = self.paths.first_spare(at, local)
         {
             self.forget_path(engine, spare);
         }
-        self.paths.add(path, address, at)
+        self.paths.add(path, of, at)
     }
 
     /// Has the keys that are used for the first time written to the key log.
     fn log_keys(&self, engine: &mut Engine) {
-        if self.node.key_log.is_none() {
+        if self.node().key_log.is_none() {
             return;
         }
         let link = sealed(engine);
         let keys: Vec<_> = iter::from_fn(|| link.poll_logged_key()).collect();
         if !keys.is_empty() {
-            self.worker.push(Job::LogKeys { node: Arc::clone(&self.node), keys });
+            self.worker.push(Job::LogKeys { node: Arc::clone(self.node()), keys });
         }
     }
 
     /// Writes the gauges of certificates and of the key log.
     fn show_state(&self, engine: &mut Engine) {
         let peers = self.paths.iter().filter_map(|(_, entry)| entry.peer.as_ref());
-        engine.identity = self.node.gauges(peers.map(|peer| peer.not_after));
+        engine.identity = gauges(&self.nodes, peers.map(|peer| peer.not_after));
     }
 
     /// Reports the rights of the peer of a path to the core.
@@ -241,6 +262,16 @@ impl Driver {
         }
     }
 
+    //= docs/protocol.md#seal-18
+    /// Ends the paths for a port of this node under another identity than the one that serves it now. Their peers begin anew.
+    fn end_paths_of_port(&mut self, engine: &mut Engine, port: u16, local: u8) {
+        let is_other =
+            |usage: PathUse| usage.has_arrived && usage.port == port && usage.local != local;
+        let paths = self.paths.iter().filter(|(_, entry)| is_other(entry.usage));
+        let paths: Vec<PathId> = paths.map(|(path, _)| path).collect();
+        paths.into_iter().for_each(|path| self.forget_path(engine, path));
+    }
+
     /// Ends the handshake of a path, if this node has begun one, because the path is over.
     fn give_up_attempt(&mut self, engine: &mut Engine, path: PathId) {
         if let Some(attempt) = self.paths.end_attempt(path) {
@@ -249,13 +280,20 @@ impl Driver {
         }
     }
 
-    /// Returns the time until which keys of a handshake with a peer are valid, from now on.
-    pub(super) fn lifetime(&self, peer: &Identity) -> Duration {
+    /// Returns the time until which keys of a handshake of an identity with a peer are valid, from now on.
+    pub(super) fn lifetime(&self, local: u8, peer: &Identity) -> Duration {
         let now = real_time();
-        let own = self.node.tls().identity().map_or(Duration::MAX, |own| own.not_after);
+        let own = self.identity(local).tls().identity().map_or(Duration::MAX, |own| own.not_after);
         let valid = peer.not_after.min(own).saturating_sub(now);
-        (self.node.rekey * 2).min(valid)
+        (self.node().rekey * 2).min(valid)
     }
+}
+
+/// Returns the gauges of identities: of their certificates, the first to expire counts.
+fn gauges(nodes: &[Arc<NodeIdentity>], peers: impl Iterator<Item = Duration>) -> IdentityGauges {
+    let mut gauges = nodes[0].gauges(peers);
+    nodes[1..].iter().for_each(|node| gauges.add(&node.gauges(iter::empty())));
+    gauges
 }
 
 /// How often signs of a peer are looked for during a handshake: several times within the least `peer_timeout` that makes sense.
@@ -329,7 +367,7 @@ impl Engine {
     /// Gives a service that was opened the rule that the configuration has for its port.
     pub(crate) fn apply_rule_of_port(&mut self, socket: SocketKey, port: u16) {
         let Some(peers) = &self.sealed_peers else { return };
-        let node = Arc::clone(&peers.node);
+        let node = Arc::clone(peers.node());
         if let Some(rule) = node.allowed_at(port) {
             let set = self.set_rule(socket, rule);
             debug_assert_eq!(set, Ok(()), "the rules of the configuration have numbers");
@@ -339,9 +377,8 @@ impl Engine {
     /// Compares the peer at an address with the rules again, because the address has another name now.
     pub(crate) fn name_has_changed(&mut self, address: SocketAddr) {
         let Self { sealed_peers, endpoint, neighbours, link, .. } = self;
-        if let Some(peers) = sealed_peers
-            && let Some(path) = link.sealed_paths().and_then(|it| it.sealed_at(address).first().copied())
-        {
+        let (Some(peers), Some(sealed)) = (sealed_peers, link.sealed_paths()) else { return };
+        for path in sealed.sealed_at(address) {
             peers.set_rights(endpoint, neighbours.as_deref(), path);
         }
     }

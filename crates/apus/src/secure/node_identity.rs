@@ -77,6 +77,22 @@ impl NodeIdentity {
         Ok(Some(node))
     }
 
+    //= docs/protocol.md#seal-18
+    /// Reads the files of a further identity of the node: its certificate and key, with the roots, rules and settings of the node. Keys are
+    /// written to the node's key log.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(crate) fn of_users(
+        config: &Config,
+        (cert, key): &(PathBuf, PathBuf),
+    ) -> Result<Option<Arc<Self>>, IdentityError> {
+        let mut config = config.clone();
+        config.tls_cert(Some(cert.clone())).tls_key(Some(key.clone())).keylog(None);
+        Self::of(&config)
+    }
+
     /// Returns the gauges of the node, with peers whose certificates expire at these times.
     pub(super) fn gauges(&self, peers: impl Iterator<Item = Duration>) -> IdentityGauges {
         let tls = self.tls();

@@ -1,10 +1,12 @@
 //! The sealed paths of an engine, each with its peer and its handshakes.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apus_net::SealedKey;
 use apus_proto::{Greeting, Time};
 use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, Role, TlsSession};
 use apus_wire::{PathId, Token};
@@ -20,9 +22,38 @@ pub(super) fn time_of(now: Time) -> Duration {
     now.saturating_since(Time::ZERO)
 }
 
+//= docs/protocol.md#seal-18
+/// The use of a sealed path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct PathUse {
+    /// The number of this node's identity.
+    pub(super) local: u8,
+    /// The port that the path is for alone: of the peer, or of this node if the path has arrived. 0: all ports.
+    pub(super) port: u16,
+    /// The peer began the path, and calls to its address do not take it, because one of the two nodes has several identities.
+    pub(super) has_arrived: bool,
+}
+
+impl PathUse {
+    /// Returns the use of a path that is found by its address.
+    pub(super) const fn of_key(SealedKey { local, port }: SealedKey) -> Self {
+        Self { local, port, has_arrived: false }
+    }
+
+    /// Returns a number that stands for the use.
+    pub(super) fn label(self) -> u64 {
+        u64::from(self.local) | u64::from(self.port) << 8 | u64::from(self.has_arrived) << 24
+    }
+
+    pub(super) const fn of_label(label: u64) -> Self {
+        Self { local: label as u8, port: (label >> 8) as u16, has_arrived: label >> 24 != 0 }
+    }
+}
+
 /// A sealed path.
 pub(super) struct SealedPath {
     pub(super) address: SocketAddr,
+    pub(super) usage: PathUse,
     //= docs/protocol.md#seal-5
     /// The peer, whose name the path keeps; `None` before the first handshake.
     pub(super) peer: Option<Arc<Identity>>,
@@ -56,6 +87,8 @@ pub(super) struct Attempt {
     pub(super) id: AssociationId,
     pub(super) greeting: Greeting,
     pub(super) cause: Cause,
+    /// The port whose certificate the server is to show; 0 for that of the node.
+    pub(super) port: u16,
     /// The token of REPLY, once it is here.
     pub(super) theirs: Option<Token>,
     /// The handshake, unless the worker has it.
@@ -77,9 +110,10 @@ pub(super) enum Cause {
 }
 
 impl SealedPath {
-    fn new(address: SocketAddr, now: Duration) -> Self {
+    fn new(address: SocketAddr, usage: PathUse, now: Duration) -> Self {
         Self {
             address,
+            usage,
             peer: None,
             role: Role::Client,
             attempts: Attempts::default(),
@@ -153,6 +187,12 @@ pub(super) struct SealedPathTable {
     timers: BTreeSet<(Duration, PathId)>,
     /// The times from which paths may be forgotten.
     spare: BTreeSet<(Duration, PathId)>,
+    /// Paths that have arrived, by the address of their peer and their use.
+    arrived: BTreeMap<(SocketAddr, PathUse), BTreeSet<PathId>>,
+    /// Number of identities that share the table; 0 stands for 1.
+    identities: usize,
+    /// Number of paths of each identity.
+    counts: BTreeMap<u8, usize>,
 }
 
 //= docs/protocol.md#seal-4
@@ -186,27 +226,58 @@ impl SealedPathTable {
         Some(result)
     }
 
-    /// Returns whether there is no room for a further path.
-    pub(super) fn is_full(&self) -> bool {
-        self.by_id.len() >= PATHS_MAX
+    //= docs/protocol.md#seal-18
+    /// Has each of several identities have an equal share of the table.
+    pub(super) fn share_among(&mut self, identities: usize) {
+        self.identities = identities;
+    }
+
+    /// Returns whether there is no room for a further path of an identity.
+    pub(super) fn is_full(&self, local: u8) -> bool {
+        let count = self.counts.get(&local).copied().unwrap_or(0);
+        count >= PATHS_MAX / self.identities.max(1)
     }
 
     /// Makes an entry for a path that has none. Returns `false` if the table is full.
-    pub(super) fn add(&mut self, path: PathId, address: SocketAddr, now: Duration) -> bool {
+    pub(super) fn add(
+        &mut self,
+        path: PathId,
+        (address, usage): (SocketAddr, PathUse),
+        now: Duration,
+    ) -> bool {
         if self.by_id.contains_key(&path) {
             return true;
         }
-        if self.is_full() {
+        if self.is_full(usage.local) {
             return false;
         }
-        self.by_id.insert(path, SealedPath::new(address, now));
-        self.update(path, |_| ());
+        self.insert(path, SealedPath::new(address, usage, now));
         true
     }
 
-    /// Returns the path that has been spare for the longest time.
-    pub(super) fn first_spare(&self, now: Duration) -> Option<PathId> {
-        self.spare.first().filter(|(from, _)| *from <= now).map(|&(_, path)| path)
+    fn insert(&mut self, path: PathId, entry: SealedPath) {
+        *self.counts.entry(entry.usage.local).or_default() += 1;
+        if entry.usage.has_arrived {
+            self.arrived.entry((entry.address, entry.usage)).or_default().insert(path);
+        }
+        self.by_id.insert(path, entry);
+        self.update(path, |_| ());
+    }
+
+    /// Returns the paths with a use that have arrived from an address.
+    pub(super) fn arrived_from(
+        &self,
+        address: SocketAddr,
+        usage: PathUse,
+    ) -> impl Iterator<Item = PathId> {
+        self.arrived.get(&(address, usage)).into_iter().flatten().copied()
+    }
+
+    /// Returns the path of an identity that has been spare for the longest time.
+    pub(super) fn first_spare(&self, now: Duration, local: u8) -> Option<PathId> {
+        let spare = self.spare.iter().take_while(|(from, _)| *from <= now);
+        let mut paths = spare.map(|&(_, path)| path);
+        paths.find(|&path| self.get(path).is_some_and(|entry| entry.usage.local == local))
     }
 
     pub(super) fn remove(&mut self, path: PathId) -> Option<SealedPath> {
@@ -215,6 +286,15 @@ impl SealedPathTable {
         set_time(&mut self.spare, path, &mut removed.spare, None);
         removed.attempt.iter().for_each(|attempt| _ = self.attempts.remove(&attempt.number));
         self.busy.remove(&path);
+        if let Some(count) = self.counts.get_mut(&removed.usage.local) {
+            *count -= 1;
+        }
+        if let Entry::Occupied(mut paths) = self.arrived.entry((removed.address, removed.usage)) {
+            paths.get_mut().remove(&path);
+            if paths.get().is_empty() {
+                paths.remove();
+            }
+        }
         Some(removed)
     }
 
@@ -224,8 +304,7 @@ impl SealedPathTable {
         let Some(moved) = self.remove(from) else { return };
         self.remove(to);
         moved.attempt.iter().for_each(|attempt| _ = self.attempts.insert(attempt.number, to));
-        self.by_id.insert(to, SealedPath { address, ..moved });
-        self.update(to, |_| ());
+        self.insert(to, SealedPath { address, ..moved });
     }
 
     pub(super) fn next_attempt(&mut self, path: PathId) -> u64 {
@@ -317,23 +396,35 @@ mod tests {
     fn a_full_table_takes_no_path_and_names_the_one_that_has_been_spare_for_longest() {
         let mut table = SealedPathTable::default();
         let end = PATHS_MAX;
-        assert!((0..end).all(|number| table.add(path(number), address(), at(number))));
-        assert!(!table.add(path(end), address(), at(end)));
-        assert!(table.add(path(0), address(), at(end)), "it is there");
-        assert_eq!(table.first_spare(at(end)), Some(path(0)));
+        assert!((0..end).all(|number| table.add(
+            path(number),
+            (address(), PathUse::default()),
+            at(number)
+        )));
+        assert!(!table.add(path(end), (address(), PathUse::default()), at(end)));
+        assert!(table.add(path(0), (address(), PathUse::default()), at(end)), "it is there");
+        assert_eq!(table.first_spare(at(end), 0), Some(path(0)));
         table.update(path(0), |entry| entry.is_wanted = true);
         table.update(path(1), |entry| entry.is_doubted = true);
         table.update(path(2), |entry| entry.keyless_since = None);
         let error = HandshakeError::OutOfOrder;
         table.update(path(3), |entry| entry.attempts.failed(at(end), error, 0));
-        assert_eq!(table.first_spare(at(end)), Some(path(4)));
+        assert_eq!(table.first_spare(at(end), 0), Some(path(4)));
         assert!((4..end).all(|number| table.remove(path(number)).is_some()));
-        assert_eq!(table.first_spare(at(end)), None, "calls fail with the error of the last one");
-        assert_eq!(table.first_spare(at(end + 300)), Some(path(3)));
+        assert_eq!(
+            table.first_spare(at(end), 0),
+            None,
+            "calls fail with the error of the last one"
+        );
+        assert_eq!(table.first_spare(at(end + 300), 0), Some(path(3)));
         table.update(path(2), |entry| entry.keyless_since = Some(at(10)));
-        assert_eq!(table.first_spare(at(end)), Some(path(2)));
-        assert!((4..end).all(|number| table.add(path(end + number), address(), at(end))));
-        assert!(!table.add(path(end), address(), at(end)));
+        assert_eq!(table.first_spare(at(end), 0), Some(path(2)));
+        assert!((4..end).all(|number| table.add(
+            path(end + number),
+            (address(), PathUse::default()),
+            at(end)
+        )));
+        assert!(!table.add(path(end), (address(), PathUse::default()), at(end)));
     }
 
     //= docs/protocol.md#seal-11
@@ -342,7 +433,7 @@ mod tests {
         let name = Name::parse("kv.example.org").unwrap();
         let peer = |chain| Identity { chain: vec![vec![chain]], ..Identity::named(name.clone()) };
         let mut table = SealedPathTable::default();
-        table.add(path(1), address(), at(0));
+        table.add(path(1), (address(), PathUse::default()), at(0));
         assert!(!table.is_peer(path(1), &peer(1)), "nobody was introduced");
         table.update(path(1), |entry| entry.peer = Some(Arc::new(peer(1))));
         assert!(table.is_peer(path(1), &peer(1)));
@@ -351,11 +442,61 @@ mod tests {
         assert!(!table.is_peer(path(2), &peer(1)));
     }
 
+    //= docs/protocol.md#seal-18
+    #[test]
+    fn an_identity_with_many_paths_takes_the_place_of_no_other() {
+        let mut table = SealedPathTable::default();
+        table.share_among(2);
+        let half = PATHS_MAX / 2;
+        let of = |local| (address(), PathUse { local, ..PathUse::default() });
+        assert!((0..half).all(|number| table.add(path(number), of(1), at(0))));
+        assert!(!table.add(path(half), of(1), at(0)) && table.is_full(1) && !table.is_full(0));
+        assert!((half..PATHS_MAX).all(|number| table.add(path(number), of(0), at(1))));
+        assert_eq!(
+            (table.first_spare(at(1), 0), table.first_spare(at(1), 1)),
+            (Some(path(half)), Some(path(0)))
+        );
+        assert!(table.remove(path(0)).is_some() && !table.add(path(0), of(0), at(2)));
+        assert!(table.add(path(0), of(1), at(2)));
+    }
+
+    //= docs/protocol.md#seal-18
+    #[test]
+    fn paths_that_have_arrived_are_found_by_address_and_use() {
+        let mut table = SealedPathTable::default();
+        let usage = |local, port| PathUse { local, port, has_arrived: true };
+        let other = SocketAddr::from(([10, 0, 0, 2], 7));
+        for (number, from) in [
+            (address(), usage(1, 4_000)),
+            (address(), usage(1, 4_000)),
+            (address(), usage(2, 4_000)),
+            (address(), usage(1, 0)),
+            (other, usage(1, 4_000)),
+            (address(), PathUse { has_arrived: false, ..usage(1, 4_000) }),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(PathUse::of_label(from.1.label()), from.1);
+            assert!(table.add(path(number), from, at(0)));
+        }
+        let found = |table: &SealedPathTable, address, usage| {
+            table.arrived_from(address, usage).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&table, address(), usage(1, 4_000)), [path(0), path(1)]);
+        assert_eq!(found(&table, address(), usage(2, 4_000)), [path(2)]);
+        table.rename(path(0), path(9), other);
+        assert_eq!(found(&table, address(), usage(1, 4_000)), [path(1)]);
+        assert_eq!(found(&table, other, usage(1, 4_000)), [path(4), path(9)]);
+        (0..10).for_each(|number| _ = table.remove(path(number)));
+        assert!(table.arrived.is_empty());
+    }
+
     #[test]
     fn nothing_is_left_of_a_path_that_was_forgotten_or_displaced() {
         let mut table = SealedPathTable::default();
         for number in [1, 2] {
-            assert!(table.add(path(number), address(), at(0)));
+            assert!(table.add(path(number), (address(), PathUse::default()), at(0)));
             table.update(path(number), |entry| entry.is_wanted = true);
             table.set_busy(path(number), true);
         }
@@ -365,7 +506,7 @@ mod tests {
         table.rename(path(1), path(2), address());
         assert_eq!((table.next_due(), table.busy().count()), (Some(at(5)), 0));
         table.remove(path(2));
-        assert_eq!((table.next_due(), table.first_spare(at(9))), (None, None));
+        assert_eq!((table.next_due(), table.first_spare(at(9), 0)), (None, None));
         assert_eq!((table.iter().count(), table.timers.len(), table.spare.len()), (0, 0, 0));
     }
 }

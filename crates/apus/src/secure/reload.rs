@@ -23,7 +23,9 @@ impl Driver {
     pub(super) fn look_at_files(&mut self, at: Duration) {
         if at >= self.look_at {
             self.look_at = at + LOOK_EVERY;
-            self.worker.push(Job::Reload { node: Arc::clone(&self.node) });
+            for node in &self.nodes {
+                self.worker.push(Job::Reload { node: Arc::clone(node) });
+            }
         }
     }
 
@@ -40,7 +42,7 @@ impl Driver {
     /// Has all peers judged again if the files were read since that was done last. Paths that this node began are refreshed soon, by its
     /// present certificate. Returns whether the files were read.
     pub(super) fn judge_again(&mut self, now: Time) -> bool {
-        let (generation, at) = (self.node.generation(), time_of(now));
+        let (generation, at) = (self.generation(), time_of(now));
         if self.judged.0 == generation {
             return false;
         }
@@ -69,7 +71,8 @@ impl Driver {
     }
 
     fn judge(&self, peers: &[(PathId, Arc<Identity>, Role)]) {
-        let tls = self.node.tls();
+        // The roots and revocation lists of all identities are the same files.
+        let tls = self.node().tls();
         for piece in peers.chunks(JUDGED_TOGETHER) {
             self.worker.push(Job::Judge { tls: Arc::clone(&tls), peers: piece.to_vec() });
         }
@@ -92,11 +95,12 @@ impl Driver {
     }
 
     fn end_revoked(&mut self, engine: &mut Engine, now: Time, path: PathId, error: TlsError) {
-        let Some(address) = self.paths.get(path).map(|entry| entry.address) else { return };
+        let of = self.paths.get(path).map(|entry| (entry.address, entry.usage));
+        let Some(of) = of else { return };
         self.forget_path(engine, path);
         let error = HandshakeError::Tls(error);
         let reason = error.to_string();
-        self.paths.add(path, address, time_of(now));
+        self.paths.add(path, of, time_of(now));
         self.paths.update(path, |entry| {
             entry.attempts.failed(time_of(now), error, 0);
             entry.error = Some(CallError::HandshakeFailed { reason, sent: false });

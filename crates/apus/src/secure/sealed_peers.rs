@@ -1,5 +1,6 @@
 //! The peers of an engine behind sealed paths, and the rules by which they are compared.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,26 +9,106 @@ use apus_proto::{CallFailed, Endpoint, PathKind, Rights, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::{PathId, is_native};
 
+use crate::address::Address;
 use crate::error::{CallError, RuleError, WrongPeer};
 use crate::host::neighbours::Neighbours;
 use crate::secure::node_identity::{NodeIdentity, Plain};
 use crate::secure::paths::{SealedPathTable, time_of};
 use crate::secure::peer::Peer;
-use crate::secure::rules::Rules;
+use crate::secure::rules::{HANDSHAKE, NOBODY, Rules};
 
 /// The peers of an engine behind sealed paths. During a turn of the [driver](super::driver), that has them.
 pub(crate) struct SealedPeers {
-    pub(super) node: Arc<NodeIdentity>,
+    /// The identities of this node, its own first.
+    pub(super) nodes: Vec<Arc<NodeIdentity>>,
     pub(super) paths: SealedPathTable,
     pub(super) rules: Rules,
+    /// Number of the rules of the configuration, and of the defaults of identities.
+    pinned_rules: usize,
+    /// The addresses of nodes with several identities.
+    several: SeveralIdentities,
+    /// Whether sockets without an identity speak plain with everybody.
+    is_open: bool,
+    /// Ports of this node that an identity serves since a moment ago.
+    pub(super) served: Vec<(u16, u8)>,
     /// The socket by which the driver is called.
     driver: SocketKey,
 }
 
+//= docs/protocol.md#seal-18
+/// Addresses of nodes with several identities, each of which has its own ports.
+#[derive(Default)]
+struct SeveralIdentities {
+    known: BTreeSet<SocketAddr>,
+    /// Oldest first.
+    order: VecDeque<SocketAddr>,
+}
+
+/// Upper bound on these addresses. The oldest is forgotten; its next handshake makes it known again.
+const SEVERAL_MAX: usize = 4_096;
+
 impl SealedPeers {
-    pub(super) fn new(node: &Arc<NodeIdentity>, driver: SocketKey) -> Self {
-        let rules = Rules::of(&node.allow);
-        Self { node: Arc::clone(node), paths: SealedPathTable::default(), rules, driver }
+    /// `nodes`: the identities of this node, its own first. `is_open`: sockets without an identity speak plain with everybody.
+    pub(super) fn new(nodes: &[Arc<NodeIdentity>], is_open: bool, driver: SocketKey) -> Self {
+        let others = (1..).zip(&nodes[1..]).map(|(number, _)| number);
+        let nobody = (nodes.len() > 1).then_some(NOBODY);
+        let mut paths = SealedPathTable::default();
+        paths.share_among(nodes.len());
+        let rules = Rules::of(&nodes[0].allow, others.chain(nobody));
+        Self {
+            pinned_rules: rules.len(),
+            rules,
+            nodes: nodes.to_vec(),
+            paths,
+            several: SeveralIdentities::default(),
+            is_open,
+            served: Vec::new(),
+            driver,
+        }
+    }
+
+    /// Returns the node's own identity, whose settings are those of all.
+    pub(super) fn node(&self) -> &Arc<NodeIdentity> {
+        &self.nodes[0]
+    }
+
+    /// Returns an identity by its number.
+    pub(super) fn identity(&self, local: u8) -> &Arc<NodeIdentity> {
+        self.nodes.get(usize::from(local)).unwrap_or(&self.nodes[0])
+    }
+
+    /// Returns the number of times that files of identities were read.
+    pub(super) fn generation(&self) -> u64 {
+        self.nodes.iter().map(|node| node.generation()).sum()
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Notes that the node at an address has several identities.
+    pub(super) fn note_several(&mut self, address: SocketAddr) {
+        if self.several.known.insert(address) {
+            self.several.order.push_back(address);
+        }
+        if self.several.order.len() > SEVERAL_MAX
+            && let Some(oldest) = self.several.order.pop_front()
+        {
+            self.several.known.remove(&oldest);
+        }
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Notes that the node at an address has one identity now.
+    pub(super) fn forget_several(&mut self, address: SocketAddr) {
+        if self.several.known.remove(&address) {
+            self.several.order.retain(|known| *known != address);
+        }
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Notes that sockets of an identity serve a port. Paths for the port under another identity end.
+    pub(crate) fn note_served(&mut self, port: u16, local: u8) {
+        if self.nodes.len() > 1 {
+            self.served.push((port, local));
+        }
     }
 
     /// Returns the socket by which the driver is called.
@@ -35,7 +116,7 @@ impl SealedPeers {
         self.driver
     }
 
-    /// Returns the path to a node: a sealed one, unless plain ones are to be used.
+    /// Returns the path to a service of a node, for sockets of an identity of this node: a sealed one, unless plain ones are to be used.
     ///
     /// # Errors
     ///
@@ -44,14 +125,20 @@ impl SealedPeers {
     pub(crate) fn resolve(
         &self,
         link: &mut dyn Link,
-        host: SocketAddr,
+        (Address { host, port, .. }, local): (Address, u8),
         now: impl FnOnce() -> Time,
     ) -> Result<Option<PathId>, CallError> {
-        if is_native(host) || self.node.plain == Plain::Use {
+        if local == NOBODY && !self.is_open {
+            return Err(CallError::NoIdentity);
+        }
+        if is_native(host) || self.node().plain == Plain::Use || local == NOBODY {
             return Ok(link.resolve(host));
         }
-        let key = SealedKey::default();
-        let Some(path) = link.sealed_paths().and_then(|it| it.resolve_sealed(host, key)) else {
+        //= docs/protocol.md#seal-18
+        let port = if self.several.known.contains(&host) { port } else { 0 };
+        let key = SealedKey { local, port };
+        let Some(path) = link.sealed_paths().and_then(|sealed| sealed.resolve_sealed(host, key))
+        else {
             return Ok(None);
         };
         if let Some(entry) = self.paths.get(path)
@@ -74,7 +161,7 @@ impl SealedPeers {
         let Some(entry) = self.paths.get(path) else { return CallError::PlainOnly };
         let expected = match self.rules.get(rule) {
             Some(rule) => rule.to_string(),
-            None => self.node.expected_at(entry.address).to_string(),
+            None => self.identity(entry.usage.local).expected_at(entry.address).to_string(),
         };
         let name = entry.peer.as_ref().map_or_else(String::new, |peer| peer.name.to_string());
         CallError::WrongPeer(Box::new(WrongPeer { address: entry.address, name, expected }))
@@ -114,13 +201,15 @@ impl SealedPeers {
     ) {
         let Some(entry) = self.paths.get(path) else { return };
         let Some(peer) = &entry.peer else { return };
-        let rights = self.rules.of_peer(&self.node, entry.address, peer);
+        let local = entry.usage.local;
+        let rights = self.rules.of_peer((local, self.identity(local)), entry.address, peer);
         set_rights_of(endpoint, neighbours, path, rights);
     }
 
     /// Reports the rights of peers without a certificate to the core.
     pub(super) fn set_default_rights(&self, endpoint: &mut Endpoint) {
-        endpoint.set_default_rights(PathKind::Plain, self.rules.of_plain(self.node.plain));
+        let plain = self.rules.of_plain(self.node().plain, self.is_open);
+        endpoint.set_default_rights(PathKind::Plain, plain);
         endpoint.set_default_rights(PathKind::Native, self.rules.of_native());
     }
 
@@ -136,13 +225,14 @@ impl SealedPeers {
         (socket, before): (SocketKey, u8),
         rule: &Rule,
     ) -> Result<u8, RuleError> {
-        let number = self.keep_rule(endpoint, neighbours, rule)?;
+        let number = self.keep_rule(endpoint, neighbours, (0, rule))?;
         endpoint.set_rule(socket, number);
         self.release_rule(before);
         Ok(number)
     }
 
-    /// Returns the number of a rule for a socket, until [`release_rule`](Self::release_rule). Compares all peers with a new rule.
+    /// Returns the number of a rule for a socket of an identity, until [`release_rule`](Self::release_rule). Compares the peers of the
+    /// identity with a new rule.
     ///
     /// # Errors
     ///
@@ -151,13 +241,15 @@ impl SealedPeers {
         &mut self,
         endpoint: &mut Endpoint,
         neighbours: Option<&Neighbours>,
-        rule: &Rule,
+        (local, rule): (u8, &Rule),
     ) -> Result<u8, RuleError> {
-        let (number, is_new) = self.rules.number(rule)?;
+        let (number, is_new) = self.rules.number(local, Some(rule))?;
         if is_new {
             self.set_default_rights(endpoint);
             for (path, entry) in self.paths.iter() {
-                let Some(peer) = &entry.peer else { continue };
+                let Some(peer) = entry.peer.as_ref().filter(|_| entry.usage.local == local) else {
+                    continue; // Without the right.
+                };
                 let rights = with_rule(endpoint.rights(path), number, rule.admits(Some(peer)));
                 set_rights_of(endpoint, neighbours, path, rights);
             }
@@ -165,22 +257,40 @@ impl SealedPeers {
         Ok(number)
     }
 
-    /// Returns the number of the rule that the configuration has for the services at a port, as [`keep_rule`](Self::keep_rule) does.
+    /// Returns the number of the rule of a socket of an identity to which no rule was given, as [`keep_rule`](Self::keep_rule) does: that
+    /// of the configuration for services at a port, or the default. `None` if there are too many rules.
     pub(crate) fn keep_rule_at(
         &mut self,
         endpoint: &mut Endpoint,
         neighbours: Option<&Neighbours>,
-        port: u16,
+        (local, port): (u8, u16),
     ) -> Option<u8> {
-        let node = Arc::clone(&self.node);
-        let kept = self.keep_rule(endpoint, neighbours, node.allowed_at(port)?);
-        debug_assert!(kept.is_ok(), "the rules of the configuration have numbers");
-        kept.ok()
+        let node = Arc::clone(self.node());
+        match node.allowed_at(port).filter(|_| local != NOBODY) {
+            Some(rule) => self.keep_rule(endpoint, neighbours, (local, rule)).ok(),
+            None => Some(self.rules.number(local, None).ok()?.0),
+        }
+    }
+
+    /// Returns whether this node has several identities.
+    pub(crate) fn has_several(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    //= docs/protocol.md#seal-18
+    /// Returns the number of different rules that the sockets of one identity may be given.
+    pub(crate) fn rules_share(&self) -> usize {
+        (usize::from(HANDSHAKE) - 1 - self.pinned_rules).div_euclid(self.nodes.len()).max(1)
+    }
+
+    /// Returns whether a number is that of a rule, which a socket or a setting was given. Defaults are none.
+    pub(crate) fn is_given(&self, number: u8) -> bool {
+        self.rules.get(number).is_some()
     }
 
     /// Returns whether the peers are compared with a rule.
-    pub(crate) fn has_rule(&self, rule: &Rule) -> bool {
-        self.rules.has(rule)
+    pub(crate) fn has_rule(&self, local: u8, rule: &Rule) -> bool {
+        self.rules.has(local, rule)
     }
 
     /// Notes that a socket has no longer the rule with this number.
@@ -188,9 +298,9 @@ impl SealedPeers {
         self.rules.release(number);
     }
 
-    /// Returns the identity of this node, as its peers see it.
-    pub(crate) fn own_peer(&self) -> Option<Peer> {
-        self.node.tls().identity().cloned().map(Peer)
+    /// Returns an identity of this node, as its peers see it.
+    pub(crate) fn own_peer(&self, local: u8) -> Option<Peer> {
+        self.nodes.get(usize::from(local))?.tls().identity().cloned().map(Peer)
     }
 
     //= docs/protocol.md#seal-6
@@ -209,15 +319,18 @@ impl SealedPeers {
     pub(crate) fn unexpected_within(
         &self,
         address: SocketAddr,
-        rule: u8,
+        (local, rule): (u8, u8),
         [caller, called]: [Option<&Peer>; 2],
     ) -> Option<CallError> {
+        if local == NOBODY {
+            return None; // It knows nobody by name.
+        }
         let named = called.map(|peer| &*peer.0);
         let (is_expected, expected) = match self.rules.get(rule) {
             Some(rule) => (rule.admits(named), rule.to_string()),
             None => {
                 let is_own = caller.map(|peer| &peer.0.name) == called.map(|peer| &peer.0.name);
-                let rule = self.node.expected_at(address);
+                let rule = self.identity(local).expected_at(address);
                 (is_own || rule.admits(named), rule.to_string())
             }
         };

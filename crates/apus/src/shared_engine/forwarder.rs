@@ -81,6 +81,8 @@ pub(crate) struct Again {
 pub(crate) struct ForwardedProcess {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
+    /// The number of its identity.
+    pub(crate) identity: u8,
     /// Announced destinations of requests, by id.
     addresses: HashMap<u64, SocketAddr>,
     /// Announced trace contexts of requests, by id.
@@ -149,9 +151,24 @@ pub(crate) struct Limits {
     /// Upper bound on bytes that all pairs keep for their processes.
     pub(crate) total_budget: u64,
     pub(crate) processes_max: usize,
+    /// Users and the numbers of their identities. Without an entry, all users have the engine's own, which has the number 0.
+    pub(crate) identities: Vec<(Vec<u32>, u8)>,
 }
 
+/// The number of no identity.
+pub(crate) const NOBODY: u8 = u8::MAX;
+
 impl Limits {
+    //= docs/protocol.md#seal-18
+    /// The number of the identity under which the processes of a user call and serve.
+    pub(crate) fn identity_of(&self, uid: u32) -> u8 {
+        if self.identities.is_empty() {
+            return 0;
+        }
+        let named = self.identities.iter().find(|(users, _)| users.contains(&uid));
+        named.map_or(NOBODY, |&(_, number)| number)
+    }
+
     /// Whether processes of a user may attach.
     pub(crate) fn admit(&self, uid: u32) -> bool {
         self.users.as_ref().is_none_or(|users| users.contains(&uid))
@@ -257,6 +274,7 @@ impl Forwarder {
         let process = ForwardedProcess {
             pid,
             uid,
+            identity: self.limits.identity_of(uid),
             addresses: HashMap::new(),
             traces: HashMap::new(),
             calls: HashMap::new(),
@@ -359,10 +377,10 @@ impl Forwarder {
         *count <= NEW_RULES_MAX
     }
 
-    /// The numbers of the rules that the processes of a user have.
-    pub(crate) fn rules_of_user(&self, uid: u32) -> HashSet<u8> {
-        let of_user = self.processes.values().filter(|process| process.uid == uid);
-        let rules = of_user.flat_map(|process| {
+    /// The numbers of the rules that some processes have, among them those of the configuration and of identities.
+    pub(crate) fn rules_of(&self, is_one: impl Fn(&ForwardedProcess) -> bool) -> HashSet<u8> {
+        let processes = self.processes.values().filter(|process| is_one(process));
+        let rules = processes.flat_map(|process| {
             let set = process.sockets.values().map(|&socket| self.rule(socket));
             set.chain(process.rules.values().copied())
         });
@@ -373,6 +391,18 @@ impl Forwarder {
     #[inline]
     pub(crate) fn owner(&self, socket: SocketKey) -> Option<(NeighbourKey, u16)> {
         self.owned(socket).map(|owned| (owned.process, owned.port))
+    }
+
+    /// The number of the identity of the process that serves a port. `None`: nobody does, or a process without an identity.
+    #[cfg(feature = "secure")]
+    pub(crate) fn identity_at(&self, port: u16) -> Option<u8> {
+        let server = self.processes.get(self.servers.get(&port)?)?;
+        Some(server.identity).filter(|&identity| identity != NOBODY)
+    }
+
+    /// The number of a process's identity.
+    pub(crate) fn identity(&self, process: NeighbourKey) -> u8 {
+        self.processes.get(&process).map_or(NOBODY, |process| process.identity)
     }
 
     /// The process that serves a port.
@@ -688,10 +718,34 @@ const AGAIN: Duration = Duration::from_millis(1);
 mod tests {
     use super::*;
 
+    //= docs/protocol.md#seal-18
+    #[test]
+    fn a_user_has_the_identity_of_the_first_entry_that_names_it() {
+        let (ports, users) = (Vec::new(), None);
+        let mut limits = Limits {
+            users,
+            ports,
+            process_budget: 0,
+            total_budget: 0,
+            processes_max: 0,
+            identities: Vec::new(),
+        };
+        assert_eq!([0, 7].map(|uid| limits.identity_of(uid)), [0, 0]);
+        limits.identities = vec![(vec![7, 8], 1), (vec![8, 9], 2), (vec![10], 0)];
+        assert_eq!([7, 8, 9, 10, 0].map(|uid| limits.identity_of(uid)), [1, 1, 2, 0, NOBODY]);
+    }
+
     #[test]
     fn a_user_has_64_new_rules_compared_in_a_second() {
         let (ports, users) = (Vec::new(), None);
-        let limits = Limits { users, ports, process_budget: 0, total_budget: 0, processes_max: 0 };
+        let limits = Limits {
+            users,
+            ports,
+            process_budget: 0,
+            total_budget: 0,
+            processes_max: 0,
+            identities: Vec::new(),
+        };
         let mut forwarder = Forwarder::new(limits);
         let start = clock::now();
         let mut allowed = |millis, uid| {
@@ -705,8 +759,14 @@ mod tests {
     #[test]
     fn ports_that_are_named_are_for_those_that_are_named() {
         let ports = vec![(1..=99, vec![0]), (50..=59, vec![7]), (200..=200, vec![])];
-        let limits =
-            Limits { users: None, ports, process_budget: 0, total_budget: 0, processes_max: 0 };
+        let limits = Limits {
+            users: None,
+            ports,
+            process_budget: 0,
+            total_budget: 0,
+            processes_max: 0,
+            identities: Vec::new(),
+        };
         let allowed = [(0, 1), (0, 50), (7, 50), (7, 100), (0, 100)];
         assert!(allowed.into_iter().all(|(uid, port)| limits.allow(uid, port)));
         let forbidden = [(7, 1), (8, 50), (0, 200), (7, 99)];

@@ -12,6 +12,7 @@ use apus_seal::SECURE_PORT;
 use apus_wire::{TraceContext, UnknownReason};
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::engine::Engine;
 use crate::host::neighbour_key::NeighbourKey;
 use crate::secure::peer::Peer;
@@ -166,8 +167,12 @@ impl Engine {
             match self.endpoint.open(Some(port)) {
                 Ok(socket) => {
                     forwarder.own(socket, from, port);
-                    self.apply_rule_of_process(forwarder, from, socket, port);
-                    Opened::Yes
+                    if self.apply_rule_of_process(forwarder, from, (socket, port)) {
+                        Opened::Yes
+                    } else {
+                        self.close_port(forwarder, from, port);
+                        Opened::Forbidden
+                    }
                 }
                 Err(_) if !forwarder.closing.is_empty() => {
                     let again = AttachKind::Open { port }.encode();
@@ -233,7 +238,8 @@ impl Engine {
             let refusal = MessageKind::Refused(UnknownReason::NoSuchPort);
             return forwarder.answer(client, refusal, Bytes::new());
         }
-        let path = match self.resolve(to) {
+        let identity = process.identity;
+        let path = match self.resolve_as(Address::new(to, port), identity) {
             Ok(path) => path,
             Err(error) => {
                 self.endpoint.discard(body);
@@ -244,9 +250,7 @@ impl Engine {
         let socket = match process.sockets.get(&own) {
             Some(&socket) => Some(socket),
             None if process.sockets.len() >= SOCKETS_MAX => None,
-            None => {
-                self.endpoint.open(None).ok().inspect(|&socket| forwarder.own(socket, from, own))
-            }
+            None => self.open_client_of_process(forwarder, from, own),
         };
         let Some(socket) = socket else {
             self.endpoint.discard(body);

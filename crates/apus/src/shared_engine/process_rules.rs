@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use apus_proto::{SocketKey, Time};
+use apus_proto::{FIRST_CLIENT_PORT, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::{PathId, UnknownReason};
 
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::CallError;
 use crate::host::neighbour_key::NeighbourKey;
 use crate::secure::peer::Peer;
-use crate::shared_engine::forwarder::{Forwarder, Origin};
+use crate::shared_engine::forwarder::{ForwardedProcess, Forwarder, NOBODY, Origin};
 use crate::shared_engine::messages::{
     AttachKind, PATTERNS_MAX, RULE_MAX, RULES_MAX, RuleAnswer, patterns,
 };
@@ -76,21 +76,33 @@ impl Engine {
         let Self { sealed_peers, endpoint, neighbours, .. } = self;
         let Some(peers) = sealed_peers else { return RuleAnswer::NoIdentity };
         let Some(process) = forwarder.processes.get(&from) else { return RuleAnswer::NoIdentity };
+        let local = process.identity;
+        if local == NOBODY {
+            return RuleAnswer::NoIdentity;
+        }
         let (uid, known) = (process.uid, process.sockets.get(&port).copied());
         let is_full = process.sockets.len() + process.rules.len() >= SOCKETS_MAX;
-        let is_new = !peers.has_rule(rule);
+        let is_new = !peers.has_rule(local, rule);
         if known.is_none() && is_full || is_new && !forwarder.may_compare(now, uid) {
             return RuleAnswer::TooMany;
         }
-        let before = forwarder.rules_of_user(uid);
-        let Ok(number) = peers.keep_rule(endpoint, neighbours.as_deref(), rule) else {
+        //= docs/protocol.md#seal-18
+        // The users of an identity share its part, which the users of others cannot take.
+        let limit = RULES_MAX.min(peers.rules_share());
+        let is_beside = |process: &ForwardedProcess| match peers.has_several() {
+            true => process.identity == local,
+            false => process.uid == uid,
+        };
+        let mut before = forwarder.rules_of(is_beside);
+        before.retain(|&number| peers.is_given(number));
+        let Ok(number) = peers.keep_rule(endpoint, neighbours.as_deref(), (local, rule)) else {
             return RuleAnswer::TooMany;
         };
-        if !before.contains(&number) && before.len() >= RULES_MAX {
+        if !before.contains(&number) && before.len() >= limit {
             peers.release_rule(number);
             return RuleAnswer::TooMany;
         }
-        let is_client = port >= apus_proto::FIRST_CLIENT_PORT;
+        let is_client = port >= FIRST_CLIENT_PORT;
         let opened = known.or_else(|| {
             let socket = endpoint.open(None).ok().filter(|_| is_client)?;
             forwarder.own(socket, from, port);
@@ -116,22 +128,50 @@ impl Engine {
         }
     }
 
-    /// Gives a service of a process, which was opened, the rule that the process has sent, or that of the configuration.
+    /// Gives a socket that was opened for a port of a process the rule that the process has sent, or that of the configuration, or the
+    /// default of its identity. Returns `false` if there are too many rules: the socket must not be used.
+    #[must_use]
     pub(crate) fn apply_rule_of_process(
         &mut self,
         forwarder: &mut Forwarder,
         from: NeighbourKey,
-        socket: SocketKey,
-        port: u16,
-    ) {
+        (socket, port): (SocketKey, u16),
+    ) -> bool {
         let Self { sealed_peers, endpoint, neighbours, .. } = self;
-        let Some(peers) = sealed_peers else { return };
-        let sent = forwarder.processes.get_mut(&from).and_then(|it| it.rules.remove(&port));
-        let number = sent.or_else(|| peers.keep_rule_at(endpoint, neighbours.as_deref(), port));
-        if let Some(number) = number {
-            endpoint.set_rule(socket, number);
-            forwarder.set_rule(socket, number);
+        let Some(peers) = sealed_peers else { return true };
+        let Some(process) = forwarder.processes.get_mut(&from) else { return false };
+        let (sent, local) = (process.rules.remove(&port), process.identity);
+        let is_service = port < FIRST_CLIENT_PORT;
+        let configured = if is_service { port } else { 0 }; // No rule is for port 0.
+        let neighbours = neighbours.as_deref();
+        let number = sent.or_else(|| peers.keep_rule_at(endpoint, neighbours, (local, configured)));
+        let Some(number) = number else { return false };
+        endpoint.set_rule(socket, number);
+        forwarder.set_rule(socket, number);
+        if is_service {
+            peers.note_served(port, local);
+            let driver = peers.driver();
+            self.handler_is_due(driver, clock::now());
         }
+        true
+    }
+
+    /// Opens a socket for a client's port of a process.
+    pub(crate) fn open_client_of_process(
+        &mut self,
+        forwarder: &mut Forwarder,
+        from: NeighbourKey,
+        port: u16,
+    ) -> Option<SocketKey> {
+        let socket = self.endpoint.open(None).ok()?;
+        forwarder.own(socket, from, port);
+        if self.apply_rule_of_process(forwarder, from, (socket, port)) {
+            return Some(socket);
+        }
+        forwarder.disown(socket);
+        forwarder.processes.get_mut(&from).into_iter().for_each(|it| _ = it.sockets.remove(&port));
+        self.endpoint.close(socket);
+        None
     }
 
     /// Notes that a socket with a rule is closed.
@@ -141,9 +181,18 @@ impl Engine {
         }
     }
 
+    /// One of the identities of this engine.
+    pub(crate) fn own_peer(&self, number: u8) -> Option<Peer> {
+        self.sealed_peers.as_ref()?.own_peer(number)
+    }
+
     /// The identity under which a process calls and serves.
-    pub(crate) fn peer_of_process(&self, _: &Forwarder, _: NeighbourKey) -> Option<Peer> {
-        self.sealed_peers.as_ref()?.own_peer()
+    pub(crate) fn peer_of_process(
+        &self,
+        forwarder: &Forwarder,
+        process: NeighbourKey,
+    ) -> Option<Peer> {
+        self.sealed_peers.as_ref()?.own_peer(forwarder.identity(process))
     }
 
     //= docs/protocol.md#seal-6
@@ -165,7 +214,7 @@ impl Engine {
         let (caller, called) = (identity(client.process), identity(server));
         let expected = peers.unexpected_within(
             address,
-            rule(client.process, own),
+            (forwarder.identity(client.process), rule(client.process, own)),
             [caller.as_ref(), called.as_ref()],
         );
         if expected.is_some() {

@@ -661,7 +661,7 @@ impl Connection {
     fn make_calls(&self, engine: &mut Engine, now: Time, caller: &mut Caller) {
         while let Some(CallBody { body, segment }) = caller.poll_call(now) {
             let completion = CompletionMode::Queue(segment.unwrap_or(NO_SEGMENT));
-            let begun = engine.resolve(self.peer.host).and_then(|path| {
+            let begun = engine.resolve(self.peer).and_then(|path| {
                 let to = Remote::new(path, self.peer.port);
                 engine.call(now, self.end.key, (to, None), body, completion, CallOptions::default())
             });

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, Config, EngineAccess, Flush, Node, Request, SharedEngine};
+use apus::{Address, Bytes, Config, EngineAccess, Flush, Node, Port, Request, SharedEngine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -45,6 +45,7 @@ pub(crate) fn play_role() {
     let Ok(role) = env::var(ROLE) else { return }; // All ignored tests were requested.
     match role.split_once(' ') {
         Some(("server", place)) => serve(place),
+        Some(("member", path)) => be_member(Path::new(path)),
         Some((kind @ ("client" | "udp-client"), rest)) => {
             let (server, place) = rest.split_once(' ').unwrap_or((rest, "127.0.0.1:0"));
             call(server.parse().unwrap(), place, kind == "client");
@@ -296,6 +297,57 @@ pub(crate) const HOLD: &str = "hold";
 
 /// Start of a request whose answer reports whether its body is in place.
 pub(crate) const PLACE: &str = "place";
+
+/// Serves ports with the names of its callers, calls, and sets rules with an engine, as the process at the other end of the pipe commands.
+fn be_member(engine: &Path) {
+    let node = Node::start(&attached(engine)).unwrap();
+    let client = node.client().unwrap();
+    let mut services: Vec<Port> = Vec::new();
+    say(&node.local_addr().to_string());
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let port = |text: &str| text.parse::<u16>().unwrap();
+        let answer = match words[..] {
+            ["serve", at] => node.bind(port(at)).map_or_else(
+                |error| error.to_string(),
+                |service| {
+                    let serving = service.clone();
+                    thread::spawn(move || serving.serve(answer_with_name));
+                    services.push(service);
+                    "done".to_owned()
+                },
+            ),
+            ["close", at] => {
+                services.retain(|service| {
+                    let is_it = service.number() == port(at);
+                    if is_it {
+                        service.shutdown();
+                    }
+                    !is_it
+                });
+                "done".to_owned()
+            }
+            ["allow", at, pattern] => {
+                let service = services.iter().find(|service| service.number() == port(at)).unwrap();
+                service.allow([pattern]).map_or_else(|it| it.to_string(), |()| "done".to_owned())
+            }
+            ["expect", pattern] => {
+                client.expect([pattern]).map_or_else(|it| it.to_string(), |()| "done".to_owned())
+            }
+            ["call", to] => match client.call(to.parse::<Address>().unwrap(), "").wait() {
+                Ok(name) => String::from_utf8_lossy(&name).into_owned(),
+                Err(error) => format!("error: {error}"),
+            },
+            _ => panic!("no command {line:?}"),
+        };
+        say(&answer);
+    }
+}
+
+fn answer_with_name(request: Request) {
+    let name = request.peer().map_or_else(|| "nobody".to_owned(), |peer| peer.name().to_owned());
+    let _ = request.reply(name);
+}
 
 /// Answers requests, and executes the commands of the process at the other end of the pipe.
 fn serve(place: &str) {
