@@ -273,9 +273,15 @@ pub enum CallFailed {
     NotExpected,
     /// The handshake with the peer failed. The request was not executed.
     HandshakeFailed,
+    /// The engine of another process made the call and describes the error, in a form that its user and that engine know. At most
+    /// [`DESCRIPTION_MAX`](Self::DESCRIPTION_MAX) bytes.
+    Described(Box<str>),
 }
 
 impl CallFailed {
+    /// Upper bound on a description in bytes. A longer one is malformed.
+    pub const DESCRIPTION_MAX: usize = 3_072;
+
     /// Returns the progress of the call, for an error without another explanation.
     #[must_use]
     pub const fn story(&self) -> Option<&CallStory> {
@@ -329,6 +335,7 @@ impl fmt::Display for CallFailed {
             Self::HandshakeFailed => {
                 write!(f, "the handshake with the peer failed; the request was not executed")
             }
+            Self::Described(text) => f.write_str(text),
             Self::NotSent => {
                 write!(f, "the path ended before the request was sent; it was not executed")
             }

@@ -368,6 +368,7 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the port takes sealed packets only",
     "the client's rule does not name the peer",
     "the handshake with the peer failed",
+    "the shared engine made no path to the peer",
 ];
 
 /// Returns the number of a cause in the trace: its index in [`FAILURE_CAUSES`].
@@ -391,6 +392,7 @@ pub(crate) fn cause(error: &CallFailed) -> u32 {
         CallFailed::SealedOnly => 16,
         CallFailed::NotExpected => 17,
         CallFailed::HandshakeFailed => 18,
+        CallFailed::Described(_) => 19,
     }
 }
 

@@ -6,11 +6,14 @@ use apus_wire::PathError;
 
 use crate::error::{Awaited, CallFailed, CallStory};
 
-/// Length of an encoded error in bytes: a code, three numbers, and the progress of the call.
+/// Length of an encoded error in bytes: a code, three numbers, and the progress of the call. A description is its code and its text.
 const LENGTH: usize = 1 + 8 * (3 + STORY);
 
 /// Number of numbers in the progress of a call.
 const STORY: usize = 9;
+
+/// The code of a description.
+const DESCRIBED: u8 = 19;
 
 /// Awaited inputs, in the order of their codes.
 const AWAITED: [Awaited; 5] =
@@ -19,7 +22,7 @@ const AWAITED: [Awaited; 5] =
 impl CallFailed {
     /// Encodes the error, for [`MessageKind::Failed`](crate::MessageKind::Failed).
     #[must_use]
-    pub fn encode(&self) -> [u8; LENGTH] {
+    pub fn encode(&self) -> Vec<u8> {
         let (code, numbers) = match *self {
             Self::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } => {
                 (1, [encode_awaited(waited_for), nanos(silent_for), probes_unanswered.into()])
@@ -44,9 +47,10 @@ impl CallFailed {
             Self::SealedOnly => (16, [0; 3]),
             Self::NotExpected => (17, [0; 3]),
             Self::HandshakeFailed => (18, [0; 3]),
+            Self::Described(ref text) => return [&[DESCRIBED], text.as_bytes()].concat(),
         };
         let story = self.story().map_or([0; STORY], |story| story.encode());
-        let mut bytes = [code; LENGTH];
+        let mut bytes = vec![code; LENGTH];
         for (number, at) in numbers.into_iter().chain(story).zip((1..).step_by(8)) {
             bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
         }
@@ -56,6 +60,10 @@ impl CallFailed {
     /// Decodes an error of [`encode`](Self::encode).
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if let [DESCRIBED, text @ ..] = bytes {
+            let text = str::from_utf8(text).ok().filter(|it| it.len() <= Self::DESCRIPTION_MAX)?;
+            return Some(Self::Described(text.into()));
+        }
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
         let number = |index: usize| {
             u64::from_le_bytes(std::array::from_fn(|byte| bytes[1 + 8 * index + byte]))
@@ -212,6 +220,8 @@ mod tests {
             CallFailed::SealedOnly,
             CallFailed::NotExpected,
             CallFailed::HandshakeFailed,
+            CallFailed::Described("the words of an engine".into()),
+            CallFailed::Described("x".repeat(CallFailed::DESCRIPTION_MAX).into()),
         ];
         for error in errors.into_iter().chain(AWAITED.map(timeout)) {
             assert_eq!(CallFailed::decode(&error.encode()), Some(error));
@@ -219,5 +229,8 @@ mod tests {
         for bytes in [&[][..], &[0; LENGTH], &[1; LENGTH], &[1; LENGTH + 1]] {
             assert_eq!(CallFailed::decode(bytes), None);
         }
+        let longer = CallFailed::Described("x".repeat(CallFailed::DESCRIPTION_MAX + 1).into());
+        assert_eq!(CallFailed::decode(&longer.encode()), None);
+        assert_eq!(CallFailed::decode(&[DESCRIBED, 0xff]), None);
     }
 }
