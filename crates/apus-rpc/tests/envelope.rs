@@ -234,7 +234,7 @@ proptest! {
         let mut message = head.encode(body.len());
         let capacity = message.capacity();
         message.extend_from_slice(&body);
-        prop_assert_eq!(message.capacity(), capacity, "the head reserves room for itself and the body");
+        prop_assert_eq!((message.len(), message.capacity()), (capacity, capacity), "no byte is spare");
         prop_assert_eq!(request(&message.into()), Ok((head, Bytes::from(body))));
     }
 
@@ -243,7 +243,7 @@ proptest! {
         let mut message = head.encode(body.len());
         let capacity = message.capacity();
         message.extend_from_slice(&body);
-        prop_assert_eq!(message.capacity(), capacity, "the head reserves room for itself and the body");
+        prop_assert_eq!((message.len(), message.capacity()), (capacity, capacity), "no byte is spare");
         prop_assert_eq!(response(&message.into()), Ok((head, Bytes::from(body))));
     }
 

@@ -8,7 +8,8 @@ pub(crate) struct HeadWriter {
 }
 
 impl HeadWriter {
-    /// With the mark and version, and room for a head and body of this length.
+    /// With the mark and version, and room for a head and body of exactly this length: a message without spare room becomes
+    /// [`Bytes`](bytes::Bytes) without an allocation.
     pub(crate) fn begin(capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(capacity);
         bytes.push(FIRST_BYTE);
@@ -36,6 +37,16 @@ impl HeadWriter {
     pub(crate) fn counted(&mut self, bytes: &[u8]) {
         self.varint(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes of a varint.
+    pub(crate) fn varint_length(value: u64) -> usize {
+        (70 - (value | 1).leading_zeros() as usize) / 7
+    }
+
+    /// Bytes of [`counted`](Self::counted).
+    pub(crate) fn counted_length(length: usize) -> usize {
+        Self::varint_length(length as u64) + length
     }
 
     pub(crate) fn finish(self) -> Vec<u8> {

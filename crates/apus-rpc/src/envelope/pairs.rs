@@ -61,8 +61,13 @@ pub(crate) fn write(writer: &mut HeadWriter, metadata: &Metadata) {
     }
 }
 
-/// Upper bound on the bytes that [`write`] writes, for pairs shorter than 2 MiB.
-pub(crate) fn room(metadata: &Metadata) -> usize {
-    let pair = |name: &HeaderName, value: usize| 6 + name.as_str().len() + value;
-    3 + metadata.pairs().iter().map(|(name, value)| pair(name, value.len())).sum::<usize>()
+/// Number of the bytes that [`write`] writes.
+pub(crate) fn length(metadata: &Metadata) -> usize {
+    let name = |name: &HeaderName| match name {
+        HeaderName::Static(_) => 2,
+        HeaderName::Other(bytes) => HeadWriter::counted_length(bytes.len()),
+    };
+    let pairs = metadata.pairs().iter();
+    let pairs = pairs.map(|(key, value)| name(key) + HeadWriter::counted_length(value.len()));
+    HeadWriter::varint_length(metadata.len() as u64) + pairs.sum::<usize>()
 }

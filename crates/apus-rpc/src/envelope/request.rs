@@ -124,9 +124,14 @@ impl RequestHead {
             Self::Pull { id, .. } => (PULL, false, *id),
             Self::Hold { id } => (HOLD, false, *id),
         };
-        let mut writer = begin(kind, ends, id, FIXED + 10 + body);
-        if let Self::Push { seq, .. } | Self::Pull { seq, .. } = self {
-            writer.varint(*seq);
+        let seq = match self {
+            Self::Push { seq, .. } | Self::Pull { seq, .. } => Some(*seq),
+            _ => None,
+        };
+        let length = FIXED + seq.map_or(0, HeadWriter::varint_length);
+        let mut writer = begin(kind, ends, id, length + body);
+        if let Some(seq) = seq {
+            writer.varint(seq);
         }
         writer.finish()
     }
@@ -153,7 +158,8 @@ pub(crate) fn encode_open(
     body: usize,
 ) -> Vec<u8> {
     let path = path.as_str().as_bytes();
-    let room = FIXED + 3 + path.len() + pairs::room(metadata) + body;
+    let path_length = HeadWriter::counted_length(path.len());
+    let room = FIXED + path_length + pairs::length(metadata) + body;
     let mut writer = begin(OPEN, ends, id, room);
     writer.counted(path);
     pairs::write(&mut writer, metadata);

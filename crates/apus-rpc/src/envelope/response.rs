@@ -58,13 +58,13 @@ impl ResponseHead {
     #[must_use]
     pub fn encode(&self, body: usize) -> Vec<u8> {
         let metadata = self.metadata.as_ref();
-        let mut room = 2 + metadata.map_or(0, pairs::room) + body;
+        let mut room = 2 + metadata.map_or(0, pairs::length) + body;
         let mut flags = if self.more { MORE } else { 0 };
         if metadata.is_some() {
             flags |= HEAD;
         }
         if let Some(end) = &self.end {
-            room += 7 + end.message().len() + end.details().len() + pairs::room(end.metadata());
+            room += end_length(end);
             flags |= END | flags_of(end.execution());
         }
         let mut writer = HeadWriter::begin(room);
@@ -113,6 +113,14 @@ fn read_end(
         status = status.with_metadata(trailers);
     }
     Ok(status)
+}
+
+/// Number of the bytes that [`write_end`] writes.
+fn end_length(end: &Status) -> usize {
+    HeadWriter::varint_length(end.code().number().into())
+        + HeadWriter::counted_length(end.message().len())
+        + HeadWriter::counted_length(end.details().len())
+        + pairs::length(end.metadata())
 }
 
 //= docs/rpc-wire.md#E13
