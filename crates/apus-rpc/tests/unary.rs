@@ -186,7 +186,7 @@ fn a_panic_is_internal_and_the_server_goes_on() {
     }
     let served = served(|server| {
         let server = server.route("/a.B/Later", later).route("/a.B/AtOnce", at_once);
-        let server = server.route("/a.B/Echo", echo);
+        let server = server.route("/a.B/Echo", echo).route("/a.B/Refused", echo);
         server.interceptor(|call| match call.path().method() {
             "Refused" => panic!("planted"),
             _ => Ok(()),
@@ -197,8 +197,11 @@ fn a_panic_is_internal_and_the_server_goes_on() {
         assert_eq!((status.code(), status.message()), (Code::Internal, "the handler panicked"));
         assert!(status.may_have_executed());
     }
+    // A panic outside of a handler is that of the request's thread.
+    let status = served.channel.unary("/a.B/Refused", "x").wait().expect_err("a panic");
+    assert_eq!(status.code(), Code::Internal);
     served.channel.unary("/a.B/Echo", "x").wait().expect("a response");
-    assert_eq!(served.counters.panics(), 2);
+    assert_eq!(served.counters.panics(), 3);
 }
 
 #[test]

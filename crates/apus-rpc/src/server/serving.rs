@@ -125,7 +125,7 @@ impl Serving {
             let (serving, intake, gone) = (port.clone(), Arc::clone(&intake), gone.clone());
             let thread = thread::Builder::new().name(format!("apus-rpc-serve-{number}"));
             let serve = move || {
-                serving.serve(|request| intake.take(request));
+                serving.serve(|request| take(&intake, request));
                 gone.one_less();
             };
             thread.spawn(serve).map_err(|error| {
