@@ -49,7 +49,7 @@
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
 //! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
 //! | methods | [`Server`], [`ServerBuilder`], [`Context`], [`IncomingCall`] for interceptors |
-//! | the end of a server | [`Serving::drain`], [`Drained`] |
+//! | the end of a server | [`shutdown_signal`], [`Serving::drain`], [`Drained`] |
 //! | results | [`Status`], [`Code`], [`Metadata`] |
 //! | tasks | [`Spawn`] |
 //! | bytes on the wire | [`envelope`] |
@@ -67,8 +67,10 @@
 //!
 //! # Features
 //!
-//! None is on by default. Each only adds to the API.
+//! `macros` and `postcard` are on by default. Each only adds to the API.
 //!
+//! * `macros`: the attribute `service` of typed services.
+//! * `postcard`, `json`, `prost`: their [codecs](codec).
 //! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -85,6 +87,7 @@ mod metadata;
 mod response;
 pub mod schema;
 mod server;
+mod shutdown;
 mod spawning;
 mod status;
 mod streaming;
@@ -104,6 +107,7 @@ pub use response::Response;
 pub use server::{
     Drained, IncomingCall, ServeError, Server, ServerBuilder, ServerCounters, Serving,
 };
+pub use shutdown::{ShutdownSignal, shutdown_signal};
 pub use spawning::{BoxTask, Spawn};
 pub use status::Status;
 pub use streaming::{StreamSender, Streaming};
