@@ -12,6 +12,7 @@ macro_rules! pages {
 pages! {
     readme = "README.md",
     start = "docs/start.md",
+    services = "docs/services.md",
     service = "docs/service.md",
     call = "docs/call.md",
     streams = "docs/streams.md",

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use apus::{Address, Peer, Request, TraceContext};
+use apus::{Address, Peer, TraceContext};
 
 use crate::cancellation::{Cancellation, WaitCancelled};
 use crate::envelope::MethodPath;
 use crate::metadata::{Metadata, MetadataError};
 use crate::spawning::Spawn;
+use crate::transport::Incoming;
 
 /// The facts of a request that its handler needs beside the body. Clones are the same context.
 ///
@@ -40,7 +41,7 @@ struct Inner {
 
 /// The request until it is answered, and what goes with its response.
 struct Unanswered {
-    request: Option<Request>,
+    request: Option<Incoming>,
     metadata: Metadata,
     trailers: Metadata,
 }
@@ -49,7 +50,7 @@ impl Context {
     pub(crate) fn new(
         path: MethodPath,
         metadata: Metadata,
-        request: Request,
+        request: Incoming,
         spawner: Arc<dyn Spawn>,
     ) -> Self {
         let deadline = request.remaining().map(|remaining| Instant::now() + remaining);
@@ -188,12 +189,12 @@ impl Context {
     }
 
     /// The request that stands for the call.
-    pub(crate) fn take_request(&self) -> Option<Request> {
+    pub(crate) fn take_request(&self) -> Option<Incoming> {
         self.answer().request.take()
     }
 
     /// Gives the call another request that stands for it. Returns the request if it has one.
-    pub(crate) fn hold(&self, request: Request) -> Result<(), Box<Request>> {
+    pub(crate) fn hold(&self, request: Incoming) -> Result<(), Box<Incoming>> {
         let mut answer = self.answer();
         if answer.request.is_some() {
             return Err(Box::new(request));

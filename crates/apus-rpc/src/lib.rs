@@ -1,43 +1,53 @@
-//! Services over Apus: calls with a path, metadata, deadlines and gRPC's status codes.
+//! Services over Apus: typed calls with deadlines, metadata and gRPC's status codes.
 //!
-//! A [`Server`] serves methods at a port of a [`Node`], and a [`Channel`] calls them. Handlers are async and return a result; calls
-//! are awaited on any executor, or a thread waits for them.
+//! A service is a trait, of which the attribute [`service`](macro@service) makes a client and a server. A [`Server`] serves it at a port
+//! of a [`Node`], and a [`Channel`] leads to it. Handlers are async and return a result; calls are awaited on any executor, or a
+//! thread waits for them.
 //!
 //! ```
-//! use std::future;
-//! use std::thread;
+//! # #[cfg(all(feature = "macros", feature = "postcard"))]
+//! # mod example {
+//! use std::{future, thread};
 //! use std::time::Duration;
-//! use apus::{Address, Config, Node};
-//! use apus_rpc::{Bytes, Channel, Code, Context, Server, Status};
+//! use apus_rpc::{Address, Channel, Code, Config, Context, Node, Server, Status};
 //!
-//! /// Adds two numbers.
-//! async fn add(_: Context, body: Bytes) -> Result<String, Status> {
-//!     let text = str::from_utf8(&body).map_err(|_| Status::new(Code::InvalidArgument, "no text"))?;
-//!     let numbers = text.split(' ').map(|number| number.parse::<i64>());
-//!     let numbers = numbers.collect::<Result<Vec<i64>, _>>();
-//!     let numbers = numbers.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-//!     Ok(numbers.iter().sum::<i64>().to_string())
+//! #[apus_rpc::service(name = "shop.Calc")]
+//! trait Calc {
+//!     /// Adds two numbers.
+//!     async fn add(&self, cx: &Context, a: i64, b: i64) -> Result<i64, Status>;
 //! }
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! struct MyCalc;
+//!
+//! impl Calc for MyCalc {
+//!     async fn add(&self, _: &Context, a: i64, b: i64) -> Result<i64, Status> {
+//!         a.checked_add(b).ok_or_else(|| Status::new(Code::OutOfRange, "the sum is too large"))
+//!     }
+//! }
+//!
+//! # pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // The server. A real one starts its node with `Config::server()`, and ends when a signal arrives.
 //! let mut config = Config::new();
 //! config.listen("127.0.0.1:0".parse()?);
 //! let node = Node::start(&config)?;
-//! let server = Server::builder(&node).route("/shop.Calc/Add", add).serve(4000, future::pending());
+//! let server = Server::builder(&node).add(CalcServer::new(MyCalc)).serve(4000, future::pending());
 //! thread::spawn(move || server.wait());
 //!
 //! // The client, with the address or name of the server: "calc.example:4000". A task awaits the call instead.
 //! let address = Address::new(node.local_addr(), 4000).to_string();
-//! let channel = Channel::builder(&address).build()?;
-//! let call = channel.unary("/shop.Calc/Add", "1 2").deadline(Duration::from_secs(5));
-//! assert_eq!(call.wait()?.body(), "3");
+//! let calc = CalcClient::new(Channel::builder(&address).build()?);
+//! assert_eq!(calc.add(1, 2).deadline(Duration::from_secs(5)).wait()?, 3);
 //!
-//! let error = channel.unary("/shop.Calc/Add", "1 x").wait().unwrap_err();
-//! assert_eq!(error.code(), Code::InvalidArgument);
+//! let error = calc.add(i64::MAX, 1).wait().unwrap_err();
+//! assert_eq!(error.code(), Code::OutOfRange);
 //! # Ok(())
 //! # }
+//! # }
+//! # #[cfg(all(feature = "macros", feature = "postcard"))]
+//! # example::main().unwrap();
 //! ```
+//!
+//! Methods without types take and give bytes: [`ServerBuilder::route`] and [`Channel::unary`].
 //!
 //! Metadata and bodies go in the clear unless both nodes have certificates
 //! ([encryption and identity](https://github.com/apus-rpc/apus/blob/main/docs/security.md)).
@@ -46,6 +56,8 @@
 //!
 //! | for | items |
 //! |---|---|
+//! | typed services | [`service`](macro@service), [`TypedCall`], [`Service`], [`codec`], [`schema`] |
+//! | tests without a network | [`Channel::in_memory`], [`Server::in_memory`] |
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
 //! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
 //! | methods | [`Server`], [`ServerBuilder`], [`Context`], [`IncomingCall`] for interceptors |
@@ -67,15 +79,16 @@
 //!
 //! # Features
 //!
-//! `macros` and `postcard` are on by default. Each only adds to the API.
+//! Each only adds to the API.
 //!
-//! * `macros`: the attribute `service` of typed services.
-//! * `postcard`, `json`, `prost`: their [codecs](codec).
+//! * `macros` (default): the attribute `service`.
+//! * `postcard` (default), `json`, `prost`: the [codecs](codec). The first two need `serde`, the types of a schema.
 //! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod cancellation;
 mod client;
 mod code;
@@ -94,11 +107,13 @@ mod streaming;
 mod timer;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod transport;
 mod typed;
 
-pub use apus::{Address, Bytes, CallError, Node, Peer, TraceContext};
+pub use apus::{Address, Bytes, CallError, Config, Node, Peer, TraceContext};
 pub use client::{
-    Channel, ChannelBuilder, ConnectError, OutgoingCall, StreamCall, UnaryCall, UnaryFuture,
+    Channel, ChannelBuilder, ConnectError, Contact, OutgoingCall, StreamCall, UnaryCall,
+    UnaryFuture,
 };
 pub use code::Code;
 pub use context::Context;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apus::{Bytes, CallOptions, TraceContext};
+use apus::{Bytes, TraceContext};
 
 use crate::client::calls::Calls;
 use crate::code::Code;
@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::envelope::{self, EnvelopeError, MethodPath};
 use crate::metadata::{Metadata, MetadataError};
 use crate::status::Status;
+use crate::transport::OutgoingOptions;
 
 /// Path, metadata and options of a call. It inherits from the request in whose handler it is made.
 pub(crate) struct CallHead<'c> {
@@ -74,7 +75,7 @@ impl<'c> CallHead<'c> {
 
     /// The options of the call, after the interceptors have seen it.
     //= docs/rpc-wire.md#E12
-    pub(crate) fn prepare(&mut self) -> Result<CallOptions, Status> {
+    pub(crate) fn prepare(&mut self) -> Result<OutgoingOptions, Status> {
         if let Some(status) = self.fault.take() {
             return Err(status);
         }
@@ -106,19 +107,12 @@ impl<'c> CallHead<'c> {
 pub(crate) fn options(
     deadline: Option<Duration>,
     trace: Option<TraceContext>,
-) -> Result<CallOptions, Status> {
-    let mut options = CallOptions::new();
-    if let Some(deadline) = deadline {
-        if deadline.is_zero() {
-            let text = "the deadline had passed before the call began";
-            return Err(Status::new(Code::DeadlineExceeded, text).not_executed());
-        }
-        options = options.deadline(deadline);
+) -> Result<OutgoingOptions, Status> {
+    if deadline.is_some_and(|deadline| deadline.is_zero()) {
+        let text = "the deadline had passed before the call began";
+        return Err(Status::new(Code::DeadlineExceeded, text).not_executed());
     }
-    if let Some(trace) = trace {
-        options = options.trace_context(trace);
-    }
-    Ok(options)
+    Ok(OutgoingOptions { deadline, trace })
 }
 
 /// The setters of a call with a field `head`.

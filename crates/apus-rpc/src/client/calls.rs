@@ -2,15 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use apus::{Address, Client};
+use apus::Address;
 
 use crate::envelope::{EnvelopeLimits, MethodPath, Refusals};
 use crate::metadata::Metadata;
 use crate::status::Status;
+use crate::transport::Caller;
 
 /// The port and the peer of a channel, and what its calls share.
 pub(crate) struct Calls {
-    pub(crate) client: Client,
+    pub(crate) caller: Caller,
     pub(crate) to: Address,
     pub(crate) limits: EnvelopeLimits,
     pub(crate) refusals: Refusals,
@@ -30,14 +31,14 @@ pub(crate) type Interceptor =
 
 impl Calls {
     pub(crate) fn new(
-        client: Client,
+        caller: Caller,
         to: Address,
         first_id: u64,
         limits: EnvelopeLimits,
         interceptors: Vec<Interceptor>,
     ) -> Self {
         let (refusals, next_id) = (Refusals::default(), AtomicU64::new(first_id));
-        Self { client, to, limits, refusals, interceptors, next_id }
+        Self { caller, to, limits, refusals, interceptors, next_id }
     }
 
     /// The id of the next call.

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use apus::{Address, Bytes, Connect};
+use apus::{Address, Bytes};
 
 use crate::client::calls::Calls;
+use crate::client::contact::Contact;
 use crate::client::stream_call::StreamCall;
 use crate::client::unary::UnaryCall;
 use crate::envelope::Refusals;
+use crate::transport::Caller;
 
 /// Calls the methods of a service. Clones are the same channel; any number of threads and tasks may use it at once.
 ///
@@ -49,9 +51,12 @@ impl Channel {
     }
 
     /// Performs first contact with the server, which takes one round trip. A task awaits it, and a thread calls
-    /// [`wait`](Connect::wait).
-    pub fn contact(&self) -> Connect<'_> {
-        self.calls.client.connect(self.calls.to)
+    /// [`wait`](Contact::wait).
+    pub fn contact(&self) -> Contact<'_> {
+        Contact::new(match &self.calls.caller {
+            Caller::Network(client) => Some(client.connect(self.calls.to)),
+            Caller::Memory(_) => None,
+        })
     }
 
     /// The address that is called.

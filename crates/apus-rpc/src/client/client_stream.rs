@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use apus::{Bytes, Call, CallError, TraceContext};
+use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, options};
 use crate::client::calls::Calls;
@@ -20,6 +20,7 @@ use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
+use crate::transport::Started;
 
 /// PUSHes, and PULLs, that are under way at a time.
 //= docs/rpc-wire.md#E24
@@ -45,7 +46,7 @@ struct StreamState {
     opening: Opening,
     outgoing: Outgoing,
     incoming: Incoming,
-    hold: Option<Call>,
+    hold: Option<Started>,
     /// The status of the call, [`Code::Ok`] after a response in order.
     end: Option<Status>,
 }
@@ -55,13 +56,13 @@ enum Opening {
     New {
         head: Vec<u8>,
     },
-    Sent(Call),
+    Sent(Started),
     Answered,
 }
 
 struct Outgoing {
     chunks: ChunkQueue,
-    pushes: Vec<Call>,
+    pushes: Vec<Started>,
     next: u64,
     /// No message follows those in `chunks`.
     is_closed: bool,
@@ -70,7 +71,7 @@ struct Outgoing {
 }
 
 struct Incoming {
-    pulls: Vec<(u64, Call)>,
+    pulls: Vec<(u64, Started)>,
     next: u64,
     parts: InOrder<(ResponseHead, Bytes)>,
     chunks: VecDeque<Bytes>,
@@ -159,15 +160,15 @@ impl ClientStream {
         self.send(&mut state);
     }
 
-    fn call(&self, message: Vec<u8>) -> Result<Call, Status> {
+    fn call(&self, message: Vec<u8>) -> Result<Started, Status> {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
-        Ok(self.calls.client.call(self.calls.to, message).options(options).start()?)
+        self.calls.caller.call(self.calls.to, message.into(), options).start()
     }
 
     /// A call after the OPEN.
-    fn call_later(&self, message: Vec<u8>) -> Result<Call, Status> {
+    fn call_later(&self, message: Vec<u8>) -> Result<Started, Status> {
         self.call(message).map_err(later)
     }
 
@@ -247,7 +248,7 @@ impl ClientStream {
         {
             state.hold = None;
             // The answer says that the call is over, and its status comes with a PULL.
-            result.map_err(|error| later(error.into()))?;
+            result.map_err(later)?;
         }
         let mut at = 0;
         while let Some((seq, call)) = state.incoming.pulls.get_mut(at) {
@@ -309,7 +310,7 @@ impl ClientStream {
         Ok(())
     }
 
-    fn decode(&self, result: Result<Bytes, CallError>) -> Result<(ResponseHead, Bytes), Status> {
+    fn decode(&self, result: Result<Bytes, Status>) -> Result<(ResponseHead, Bytes), Status> {
         //= docs/rpc-wire.md#E16
         let refused = |error: EnvelopeError| {
             self.calls.refusals.count(&error);

@@ -10,6 +10,7 @@ use crate::client::calls::{Calls, Interceptor, OutgoingCall};
 use crate::client::channel::Channel;
 use crate::envelope::EnvelopeLimits;
 use crate::status::Status;
+use crate::transport::Caller;
 
 /// Why there is no channel.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +119,13 @@ impl ChannelBuilder {
         };
         //= docs/rpc-wire.md#E7
         let first = getrandom::u64().map_err(|error| ConnectError::Random(error.to_string()))?;
-        Ok(Channel::new(Calls::new(client, to, first, self.limits, self.interceptors)))
+        Ok(Channel::new(Calls::new(
+            Caller::Network(client),
+            to,
+            first,
+            self.limits,
+            self.interceptors,
+        )))
     }
 }
 

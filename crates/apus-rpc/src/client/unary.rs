@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 
-use apus::{Bytes, CallError, CallFuture, CallOptions, TraceContext};
+use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, call_setters};
 use crate::client::calls::Calls;
@@ -17,6 +17,7 @@ use crate::envelope::{EnvelopeError, ResponseHead};
 use crate::metadata::Metadata;
 use crate::response::Response;
 use crate::status::Status;
+use crate::transport::{Outgoing, OutgoingOptions};
 
 /// A call that is not sent yet. From [`Channel::unary`](crate::Channel::unary). It is sent when it is awaited for the first time, or when a thread
 /// [waits](Self::wait) for it.
@@ -44,12 +45,12 @@ impl<'c> UnaryCall<'c> {
     pub fn wait(mut self) -> Result<Response, Status> {
         let (message, options) = self.prepare()?;
         let calls = self.head.calls;
-        finish(calls, calls.client.call(calls.to, message).options(options).wait())
+        finish(calls, calls.caller.call(calls.to, message, options).wait())
     }
 
     /// The message and the options of the call.
     //= docs/rpc-wire.md#E11
-    fn prepare(&mut self) -> Result<(Bytes, CallOptions), Status> {
+    fn prepare(&mut self) -> Result<(Bytes, OutgoingOptions), Status> {
         let options = self.head.prepare()?;
         let body = mem::take(&mut self.body);
         let mut message = self.head.open(self.head.calls.next_id(), true, body.len())?;
@@ -59,7 +60,7 @@ impl<'c> UnaryCall<'c> {
 }
 
 /// The response of a call, or its status.
-fn finish(calls: &Calls, result: Result<Bytes, CallError>) -> Result<Response, Status> {
+fn finish(calls: &Calls, result: Result<Bytes, Status>) -> Result<Response, Status> {
     let message = result?;
     //= docs/rpc-wire.md#E16
     let refused = |error: EnvelopeError| {
@@ -100,7 +101,7 @@ pub struct UnaryFuture<'c> {
 
 enum Stage<'c> {
     New(UnaryCall<'c>),
-    Sent(&'c Calls, CallFuture<'c>),
+    Sent(&'c Calls, Outgoing<'c>),
     Over,
 }
 
@@ -120,7 +121,7 @@ impl Future for UnaryFuture<'_> {
                 Err(status) => return Poll::Ready(Err(status)),
             };
             let calls: &Calls = call.head.calls;
-            let call = calls.client.call(calls.to, message).options(options).into_future();
+            let call = calls.caller.call(calls.to, message, options).into_future();
             self.stage = Stage::Sent(calls, call);
         }
         let Stage::Sent(calls, call) = &mut self.stage else {

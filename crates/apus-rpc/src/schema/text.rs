@@ -60,7 +60,7 @@ impl Schema {
         self.methods.keys().map(String::as_str)
     }
 
-    /// A number that tells schemas apart: FNV-1a of the text, 64 bits. Errors have it as 16 hexadecimal digits.
+    /// A number by which schemas differ: FNV-1a of the text, 64 bits. Errors have it as 16 hexadecimal digits.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let text = self.to_string();

@@ -107,7 +107,7 @@ impl SchemaTypes {
         format!("({})", parts.join(", "))
     }
 
-    /// A tuple, or an array if all its parts are the same: serde does not tell them apart.
+    /// A tuple, or an array if all its parts are the same: serde shows both alike.
     fn tuple(&mut self, parts: &[Shape]) -> String {
         match parts {
             [first, rest @ ..] if !rest.is_empty() && rest.iter().all(|part| part == first) => {

@@ -1,15 +1,16 @@
 //! Answers to requests.
 
-use apus::{Bytes, Request};
+use apus::Bytes;
 
 use crate::code::Code;
 use crate::envelope::{EnvelopeLimits, ResponseHead};
 use crate::metadata::Metadata;
 use crate::status::Status;
+use crate::transport::Incoming;
 
 /// Answers with the response of a handler, or with a status if the response cannot be sent.
 pub(crate) fn succeed(
-    request: Request,
+    request: Incoming,
     metadata: Metadata,
     trailers: Metadata,
     body: Bytes,
@@ -28,13 +29,13 @@ pub(crate) fn succeed(
     }
     message.extend_from_slice(&body);
     let Err(failed) = request.reply(message) else { return };
-    let status = Status::new(Code::ResourceExhausted, failed.error().to_string());
-    fail(failed.into_request(), Metadata::new(), Metadata::new(), &status, limits);
+    let status = Status::new(Code::ResourceExhausted, failed.reason);
+    fail(failed.incoming, Metadata::new(), Metadata::new(), &status, limits);
 }
 
 /// Answers with a status.
 pub(crate) fn fail(
-    request: Request,
+    request: Incoming,
     metadata: Metadata,
     trailers: Metadata,
     status: &Status,

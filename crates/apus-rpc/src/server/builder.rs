@@ -29,6 +29,15 @@ pub struct Server;
 impl Server {
     /// A server on this node, without methods.
     pub fn builder(node: &Node) -> ServerBuilder<'_> {
+        Self::begin(Some(node))
+    }
+
+    /// A server without a node and methods, for [`Channel::in_memory`](crate::Channel::in_memory).
+    pub fn in_memory() -> ServerBuilder<'static> {
+        Self::begin(None)
+    }
+
+    fn begin(node: Option<&Node>) -> ServerBuilder<'_> {
         ServerBuilder {
             node,
             methods: HashMap::new(),
@@ -49,7 +58,7 @@ impl Server {
 /// The methods of a server and its limits. From [`Server::builder`].
 #[must_use = "a server serves after `serve`"]
 pub struct ServerBuilder<'n> {
-    node: &'n Node,
+    node: Option<&'n Node>,
     methods: HashMap<String, Box<dyn Method>>,
     fallback: Option<Box<dyn Method>>,
     interceptors: Vec<Interceptor>,
@@ -238,10 +247,18 @@ impl ServerBuilder<'_> {
     /// Opens the port, 1 to 32767. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
     /// end when `shutdown` is ready. [`std::future::pending()`] never is.
     pub fn serve(self, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) -> Serving {
-        let opened = match self.fault {
-            Some(fault) => Err(fault),
-            None => self.node.bind(port).map_err(ServeError::Open),
+        let (node, threads) = (self.node, self.threads);
+        let (fault, intake) = self.into_intake();
+        let opened = match (fault, node) {
+            (Some(fault), _) => Err(fault),
+            (None, None) => Err(ServeError::NoNode),
+            (None, Some(node)) => node.bind(port).map_err(ServeError::Open),
         };
+        Serving::new(opened, intake, threads, shutdown)
+    }
+
+    /// The server without its port, and a fault of its methods.
+    pub(crate) fn into_intake(self) -> (Option<ServeError>, Intake) {
         let workers = || {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             Arc::new(Workers::new(processors)) as Arc<dyn Spawn>
@@ -256,7 +273,7 @@ impl ServerBuilder<'_> {
             spawner: self.spawner.unwrap_or_else(workers),
             draining: AtomicBool::new(false),
         };
-        Serving::new(opened, intake, self.threads, shutdown)
+        (self.fault, intake)
     }
 }
 

@@ -1,11 +1,12 @@
 //! From a message to the handler of its method.
 
 use std::collections::HashMap;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Waker};
 
-use apus::{Address, Bytes, Peer, Request};
+use apus::{Address, Bytes, Peer};
 
 use crate::code::Code;
 use crate::context::Context;
@@ -20,6 +21,7 @@ use crate::server::method::{Method, OpenedCall};
 use crate::server::stream_table::StreamTable;
 use crate::spawning::Spawn;
 use crate::status::{Execution, Status};
+use crate::transport::{Deliver, Incoming, MemoryRequest};
 
 /// Longest body whose handler is polled on the thread that has received the request, in bytes. Decoding a longer one would delay the
 /// requests behind it.
@@ -27,7 +29,7 @@ const INLINE_MAX: usize = 16 << 10;
 
 /// A request before its handler, for an interceptor.
 pub struct IncomingCall<'a> {
-    request: &'a Request,
+    request: &'a Incoming,
     path: &'a MethodPath,
     metadata: &'a mut Metadata,
 }
@@ -93,7 +95,7 @@ pub(crate) struct Intake {
 
 impl Intake {
     /// Takes a request: it is answered, or its handler goes on in a task.
-    pub(crate) fn take(&self, mut request: Request) {
+    pub(crate) fn take(&self, mut request: Incoming) {
         let message = request.take_body();
         if RequestHead::is_about_stream(&message) {
             return self.take_about_stream(request, &message);
@@ -108,7 +110,7 @@ impl Intake {
     }
 
     /// Takes a message about a call with streams that goes on.
-    fn take_about_stream(&self, request: Request, message: &Bytes) {
+    fn take_about_stream(&self, request: Incoming, message: &Bytes) {
         let limits = &self.in_service.limits;
         match RequestHead::decode(message, limits).map_err(|error| self.refused(error)) {
             Ok((head, chunk)) => self.streams.take(head, chunk, request, &*self.spawner),
@@ -120,7 +122,7 @@ impl Intake {
     }
 
     /// Calls the handler and polls its future once. It goes on in a task if it has to wait, or if the body is long.
-    fn begin(&self, request: Request, chosen: Chosen<'_>) {
+    fn begin(&self, request: Incoming, chosen: Chosen<'_>) {
         let Chosen { method, path, metadata, id, ends, holds, body, permit } = chosen;
         let length = body.len();
         let context = Context::new(path, metadata, request, Arc::clone(&self.spawner));
@@ -138,7 +140,7 @@ impl Intake {
 
     /// The method of a request, unless the request is refused.
     //= docs/rpc-wire.md#E14
-    fn choose(&self, request: &Request, message: &Bytes) -> Result<Chosen<'_>, Status> {
+    fn choose(&self, request: &Incoming, message: &Bytes) -> Result<Chosen<'_>, Status> {
         let counters = &self.in_service.counters;
         let admitted = self.admission.admit(request.from().host);
         let permit = admitted.inspect_err(|_| count(&counters.over_limits))?;
@@ -151,7 +153,7 @@ impl Intake {
     /// The method of an OPEN, unless it is refused.
     fn method(
         &self,
-        request: &Request,
+        request: &Incoming,
         opening: Opening,
         body: Bytes,
         permit: Permit,
@@ -183,10 +185,11 @@ impl Intake {
         Ok(Chosen { method: &**method, path, metadata, id, ends, holds, body, permit })
     }
 
-    /// A panic outside of a handler, as of an interceptor.
-    #[cold]
-    pub(crate) fn note_panic(&self) {
-        count(&self.in_service.counters.panics);
+    /// As [`take`](Self::take). A panic of an interceptor ends its request, whose client is notified, and not the server.
+    pub(crate) fn take_or_drop(&self, request: Incoming) {
+        if panic::catch_unwind(AssertUnwindSafe(|| self.take(request))).is_err() {
+            count(&self.in_service.counters.panics);
+        }
     }
 
     /// The head of an OPEN and its chunks.
@@ -211,5 +214,11 @@ impl Intake {
     fn refused(&self, error: EnvelopeError) -> Status {
         self.in_service.counters.refusals.count(&error);
         error.of_request()
+    }
+}
+
+impl Deliver for Intake {
+    fn deliver(&self, request: MemoryRequest) {
+        self.take_or_drop(Incoming::Memory(request));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
-use apus::{Bytes, Request};
+use apus::Bytes;
 
 use crate::code::Code;
 use crate::context::Context;
@@ -16,6 +16,7 @@ use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
+use crate::transport::Incoming;
 
 /// Bytes of a client's stream beyond which its PUSHes wait for their answers.
 //= docs/rpc-wire.md#E24
@@ -43,7 +44,7 @@ struct RequestSide {
     bytes: usize,
     has_end: bool,
     /// PUSHes that are in order and wait for room.
-    full: VecDeque<Request>,
+    full: VecDeque<Incoming>,
     reader: Option<Waker>,
     is_read: bool,
 }
@@ -51,18 +52,18 @@ struct RequestSide {
 struct Pushed {
     chunk: Bytes,
     ends: bool,
-    request: Request,
+    request: Incoming,
 }
 
 /// The handler's messages.
 struct ResponseSide {
     chunks: ChunkQueue,
-    pulls: InOrder<Request>,
+    pulls: InOrder<Incoming>,
     is_opened: bool,
     /// The HOLD follows the OPEN and has not arrived.
     is_hold_due: bool,
     /// The HOLD that arrived before the OPEN was answered.
-    hold: Option<Request>,
+    hold: Option<Incoming>,
     end: Option<Status>,
     end_is_sent: bool,
     writer: Option<Waker>,
@@ -75,12 +76,12 @@ struct ResponseSide {
 /// Answers and wake-ups, which are done without the lock.
 #[derive(Default)]
 struct Effects {
-    answers: Vec<(Request, Vec<u8>)>,
+    answers: Vec<(Incoming, Vec<u8>)>,
     wakers: Vec<Waker>,
 }
 
 impl Effects {
-    fn answer(&mut self, request: Request, head: &ResponseHead) {
+    fn answer(&mut self, request: Incoming, head: &ResponseHead) {
         self.answers.push((request, head.encode(0)));
     }
 
@@ -153,7 +154,7 @@ impl ServerStream {
     }
 
     /// Takes more of the client's body.
-    pub(crate) fn push(&self, seq: u64, ends: bool, chunk: Bytes, request: Request) {
+    pub(crate) fn push(&self, seq: u64, ends: bool, chunk: Bytes, request: Incoming) {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
@@ -174,7 +175,7 @@ impl ServerStream {
     }
 
     /// Takes a request for more of the response.
-    pub(crate) fn pull(&self, seq: u64, request: Request) {
+    pub(crate) fn pull(&self, seq: u64, request: Incoming) {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
@@ -194,7 +195,7 @@ impl ServerStream {
 
     /// Takes the request that stands for the call from now on.
     //= docs/rpc-wire.md#E22
-    pub(crate) fn hold(&self, request: Request) {
+    pub(crate) fn hold(&self, request: Incoming) {
         let mut effects = Effects::default();
         {
             let mut state = self.state();

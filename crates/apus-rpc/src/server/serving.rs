@@ -2,21 +2,22 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::panic::{self, AssertUnwindSafe};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll};
+use std::thread;
 use std::time::Duration;
 
-use apus::{OpenError, Port, Request, Requests};
+use apus::{OpenError, Port, Requests};
 use futures_core::Stream;
 
+use crate::blocking::block_on;
 use crate::cancellation::{Cancellation, WaitCancelled};
 use crate::server::counters::ServerCounters;
 use crate::server::draining::{Ended, drain};
 use crate::server::intake::Intake;
+use crate::transport::Incoming;
 
 /// Why a server does not serve.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum ServeError {
     /// The port cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Misuse: the server was begun without a node, by [`Server::in_memory`](crate::Server::in_memory).
+    #[error("the server has no node: `Server::builder` takes one")]
+    NoNode,
     /// Misuse: the path of a method is not of the form `/SERVICE/METHOD`.
     #[error("method path '{0}': expected /SERVICE/METHOD")]
     Path(String),
@@ -125,7 +129,7 @@ impl Serving {
             let (serving, intake, gone) = (port.clone(), Arc::clone(&intake), gone.clone());
             let thread = thread::Builder::new().name(format!("apus-rpc-serve-{number}"));
             let serve = move || {
-                serving.serve(|request| take(&intake, request));
+                serving.serve(|request| intake.take_or_drop(Incoming::Network(request)));
                 gone.one_less();
             };
             thread.spawn(serve).map_err(|error| {
@@ -165,32 +169,6 @@ impl AsRef<Cancellation> for Gone {
     }
 }
 
-/// Polls a future on the calling thread, which sleeps while the future waits.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let (mut task, mut future) = (Context::from_waker(&waker), pin!(future));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut task) {
-            return output;
-        }
-        thread::park();
-    }
-}
-
-/// A panic of an interceptor ends its request, whose client is notified, and not the server.
-fn take(intake: &Intake, request: Request) {
-    let taken = panic::catch_unwind(AssertUnwindSafe(|| intake.take(request)));
-    if taken.is_err() {
-        intake.note_panic();
-    }
-}
-
 impl Future for Serving {
     type Output = Result<Drained, ServeError>;
 
@@ -213,7 +191,9 @@ impl Future for Serving {
             Poll::Pending => {
                 for _ in 0..POLL_MAX {
                     match Pin::new(&mut *requests).poll_next(task) {
-                        Poll::Ready(Some(request)) => take(&begun.intake, request),
+                        Poll::Ready(Some(request)) => {
+                            begun.intake.take_or_drop(Incoming::Network(request))
+                        }
                         Poll::Ready(None) => break,
                         Poll::Pending => return Poll::Pending,
                     }
@@ -222,7 +202,7 @@ impl Future for Serving {
                 match Pin::new(requests).poll_next(task) {
                     Poll::Ready(None) => Ended { finished: 0, cancelled: 0 },
                     Poll::Ready(Some(request)) => {
-                        take(&begun.intake, request);
+                        begun.intake.take_or_drop(Incoming::Network(request));
                         task.waker().wake_by_ref();
                         return Poll::Pending;
                     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll};
 use std::time::Duration;
 
-use apus::{Address, Bytes, Request};
+use apus::{Address, Bytes};
 
 use crate::code::Code;
 use crate::envelope::{RequestHead, ResponseHead};
@@ -16,6 +16,7 @@ use crate::server::server_stream::ServerStream;
 use crate::spawning::Spawn;
 use crate::status::Status;
 use crate::timer::sleep;
+use crate::transport::Incoming;
 
 /// A client's port and the id of its call.
 type Key = (Address, u64);
@@ -73,7 +74,7 @@ struct Early {
     id: u64,
     head: RequestHead,
     chunk: Bytes,
-    request: Request,
+    request: Incoming,
 }
 
 /// The entry of a stream, which leaves the table when it is dropped.
@@ -140,7 +141,7 @@ impl StreamTable {
         self: &Arc<Self>,
         head: RequestHead,
         chunk: Bytes,
-        request: Request,
+        request: Incoming,
         spawner: &dyn Spawn,
     ) {
         let (RequestHead::Push { id, .. }
@@ -203,7 +204,7 @@ impl KnownStreams {
 }
 
 /// Gives a message to its stream.
-fn give(stream: &ServerStream, head: &RequestHead, chunk: Bytes, request: Request) {
+fn give(stream: &ServerStream, head: &RequestHead, chunk: Bytes, request: Incoming) {
     match *head {
         RequestHead::Push { seq, ends, .. } => stream.push(seq, ends, chunk, request),
         RequestHead::Pull { seq, .. } => stream.pull(seq, request),
@@ -213,7 +214,7 @@ fn give(stream: &ServerStream, head: &RequestHead, chunk: Bytes, request: Reques
 
 /// Answers a message about a call that is over or was never known.
 //= docs/rpc-wire.md#E25
-fn unknown(request: Request) {
+fn unknown(request: Incoming) {
     let status = Status::new(Code::Cancelled, "the call is over, or not known");
     let head = ResponseHead { end: Some(status), ..ResponseHead::default() };
     // The client may have gone.
