@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use apus::{Client, Flush};
 use apus_rpc::envelope::{EnvelopeLimits, ResponseHead};
-use apus_rpc::{Bytes, Channel, Code, Context, Metadata, Server, Status};
+use apus_rpc::{Bytes, Channel, Code, Context, Metadata, Server, Status, StreamSender, Streaming};
 use futures_lite::future::{block_on, zip};
 
 use pair::{PORT, address, node, served};
@@ -140,8 +140,12 @@ fn an_unknown_method_was_not_executed() {
 
 #[test]
 fn a_fallback_has_all_other_methods() {
-    let named = |cx: Context, body: Bytes| async move {
-        Ok::<String, Status>(format!("{} {}", cx.path(), body.len()))
+    let named = async |cx: Context, mut body: Streaming, mut response: StreamSender| {
+        let mut length = 0;
+        while let Some(chunk) = future::poll_fn(|task| body.poll_chunk(task)).await {
+            length += chunk?.len();
+        }
+        response.send_raw(format!("{} {length}", cx.path()).into()).await
     };
     let served = served(|server| server.route("/a.B/Echo", echo).fallback(named));
     let call = |path| served.channel.unary(path, "xyz").wait().expect("a response").into_body();
@@ -149,6 +153,22 @@ fn a_fallback_has_all_other_methods() {
     assert_eq!(call("/a.B/Other"), "/a.B/Other 3");
     assert_eq!(call("/c/d/e"), "/c/d/e 3");
     assert_eq!(served.counters.unknown_methods(), 0);
+    block_on(async {
+        let call = || served.channel.stream("/c.D/E");
+        let (sender, mut whole) = call().start_raw("xyz".into(), true).expect("a call");
+        assert!(sender.is_none());
+        let chunk = future::poll_fn(|task| whole.poll_chunk(task)).await;
+        assert_eq!(chunk.expect("a chunk").expect("a response"), "/c.D/E 3");
+        assert!(future::poll_fn(|task| whole.poll_chunk(task)).await.is_none());
+        assert!(whole.trailers().await.expect("a status").is_empty());
+        let (sender, mut parts) = call().start_raw(Bytes::new(), false).expect("a call");
+        let mut sender = sender.expect("more follows");
+        sender.send_raw(vec![7; 100_000].into()).await.expect("room");
+        sender.send_raw("x".into()).await.expect("room");
+        sender.close();
+        let chunk = future::poll_fn(|task| parts.poll_chunk(task)).await;
+        assert_eq!(chunk.expect("a chunk").expect("a response"), "/c.D/E 100001");
+    });
 }
 
 #[test]

@@ -36,10 +36,21 @@ pub(crate) struct ClientStream {
     id: u64,
     until: Option<Instant>,
     trace: Option<TraceContext>,
+    holding: Holding,
     state: Mutex<StreamState>,
     ends: Arc<Ends>,
     /// Wakes the tasks of both ends.
     waker: Waker,
+}
+
+/// When a call sends its HOLD.
+//= docs/rpc-wire.md#E22
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holding {
+    /// With the OPEN.
+    AtOnce,
+    /// When the response turns out to be a stream, if the requests are none.
+    Late,
 }
 
 struct StreamState {
@@ -47,6 +58,8 @@ struct StreamState {
     outgoing: Outgoing,
     incoming: Incoming,
     hold: Option<Started>,
+    /// A HOLD was sent.
+    is_held: bool,
     /// The status of the call, [`Code::Ok`] after a response in order.
     end: Option<Status>,
 }
@@ -120,7 +133,7 @@ impl Wake for Ends {
 
 impl ClientStream {
     /// A call that is not sent yet.
-    pub(crate) fn new(head: &mut CallHead<'_>) -> Result<Self, Status> {
+    pub(crate) fn new(head: &mut CallHead<'_>, holding: Holding) -> Result<Self, Status> {
         head.prepare()?;
         let (until, trace) = head.bounds();
         let calls = Arc::clone(head.calls);
@@ -142,10 +155,17 @@ impl ClientStream {
             metadata: None,
             has_more: false,
         };
-        let state = Mutex::new(StreamState { opening, outgoing, incoming, hold: None, end: None });
+        let state = Mutex::new(StreamState {
+            opening,
+            outgoing,
+            incoming,
+            hold: None,
+            is_held: false,
+            end: None,
+        });
         let ends = Arc::new(Ends::default());
         let waker = Arc::clone(&ends).into();
-        Ok(Self { calls, id, until, trace, state, ends, waker })
+        Ok(Self { calls, id, until, trace, holding, state, ends, waker })
     }
 
     fn state(&self) -> MutexGuard<'_, StreamState> {
@@ -158,6 +178,32 @@ impl ClientStream {
         state.outgoing.chunks.push_message(message);
         state.outgoing.is_closed = true;
         self.send(&mut state);
+    }
+
+    /// Begins the call with bytes that have frames of their own.
+    pub(crate) fn begin_raw(&self, first: &Bytes, is_last: bool) {
+        let mut state = self.state();
+        state.outgoing.chunks.push_raw(first);
+        state.outgoing.is_closed = is_last;
+        match self.open(&mut state) {
+            Ok(()) => self.send(&mut state),
+            Err(status) => state.fail(status),
+        }
+    }
+
+    /// Adds to the requests, and sends what may be sent.
+    fn add(&self, add: impl FnOnce(&mut ChunkQueue)) {
+        let mut state = self.state();
+        if state.end.is_none() && !state.outgoing.is_over {
+            add(&mut state.outgoing.chunks);
+            self.send(&mut state);
+        }
+        let has_waiting = !state.outgoing.chunks.is_empty();
+        drop(state);
+        if has_waiting {
+            // The reader takes the credit for them, if the sender does not.
+            self.waker.wake_by_ref();
+        }
     }
 
     fn call(&self, message: Vec<u8>) -> Result<Started, Status> {
@@ -207,12 +253,24 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Sends the OPEN, and the HOLD with it.
+    /// Sends the OPEN, and the HOLD with it unless that is sent later.
     //= docs/rpc-wire.md#E22
     fn open(&self, state: &mut StreamState) -> Result<(), Status> {
         if let Opening::New { head } = &mut state.opening {
             let message = mem::take(head);
-            state.opening = Opening::Sent(self.call(state.outgoing.open(message))?);
+            let (message, holds) = state.outgoing.open(message, self.holding);
+            state.opening = Opening::Sent(self.call(message)?);
+            if holds {
+                self.hold(state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the HOLD, once.
+    fn hold(&self, state: &mut StreamState) -> Result<(), Status> {
+        if !state.is_held {
+            state.is_held = true;
             state.hold = Some(self.call_later(RequestHead::Hold { id: self.id }.encode(0))?);
         }
         Ok(())
@@ -239,6 +297,9 @@ impl ClientStream {
         {
             state.opening = Opening::Answered;
             let (head, chunk) = self.decode(result)?;
+            if head.end.is_none() {
+                self.hold(state)?;
+            }
             state.accept(head, chunk);
             any = true;
         }
@@ -321,14 +382,15 @@ impl ClientStream {
 }
 
 impl Outgoing {
-    /// The bytes of the OPEN with its first chunk.
+    /// The bytes of the OPEN with its first chunk, and whether the HOLD follows it.
     //= docs/rpc-wire.md#E21
-    fn open(&mut self, mut message: Vec<u8>) -> Vec<u8> {
+    fn open(&mut self, mut message: Vec<u8>, holding: Holding) -> (Vec<u8>, bool) {
         let chunk = self.chunks.pop().unwrap_or_default();
         self.is_over = self.is_closed && self.chunks.is_empty();
-        RequestHead::set_flags(&mut message, self.is_over, true);
+        let holds = holding == Holding::AtOnce || !self.is_over;
+        RequestHead::set_flags(&mut message, self.is_over, holds);
         message.extend_from_slice(&chunk);
-        message
+        (message, holds)
     }
 }
 
@@ -403,7 +465,10 @@ impl ChunkSource for ClientStream {
             return Poll::Ready(Ok(metadata));
         }
         match &state.end {
-            Some(end) if end.code() != Code::Ok => Poll::Ready(Err(end.clone())),
+            // Messages may have come before the error.
+            Some(end) if end.code() != Code::Ok && state.incoming.chunks.is_empty() => {
+                Poll::Ready(Err(end.clone()))
+            }
             _ if matches!(state.opening, Opening::Answered) => Poll::Ready(Ok(Metadata::new())),
             _ => Poll::Pending,
         }
@@ -443,18 +508,14 @@ impl ChunkSink for ClientStream {
     }
 
     fn push_message(&self, message: &Bytes) {
-        let mut state = self.state();
-        if state.end.is_none() && !state.outgoing.is_over {
-            state.outgoing.chunks.push_message(message);
-            self.send(&mut state);
-        }
-        let has_waiting = !state.outgoing.chunks.is_empty();
-        drop(state);
-        if has_waiting {
-            // The reader takes the credit for them, if the sender does not.
-            self.waker.wake_by_ref();
-        }
+        self.add(|chunks| chunks.push_message(message));
     }
+
+    fn push_raw(&self, bytes: &Bytes) {
+        self.add(|chunks| chunks.push_raw(bytes));
+    }
+
+    fn send_head(&self) {}
 
     fn end_sending(&self, in_order: bool) {
         {

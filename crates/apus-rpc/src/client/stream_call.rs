@@ -8,7 +8,7 @@ use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, call_setters};
 use crate::client::calls::Calls;
-use crate::client::client_stream::ClientStream;
+use crate::client::client_stream::{ClientStream, Holding};
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::streaming::{StreamSender, Streaming};
@@ -52,7 +52,7 @@ impl<'c> StreamCall<'c> {
     /// Misuse, an interceptor that refuses the call, or a deadline that has passed. Nothing was sent.
     pub fn start(mut self) -> Result<(StreamSender, Streaming), Status> {
         let limits = self.head.calls.limits;
-        let stream = Arc::new(ClientStream::new(&mut self.head)?);
+        let stream = Arc::new(ClientStream::new(&mut self.head, Holding::AtOnce)?);
         let sender = StreamSender::new(Arc::clone(&stream) as Arc<_>, limits);
         Ok((sender, Streaming::new(stream, limits.frame)))
     }
@@ -66,9 +66,27 @@ impl<'c> StreamCall<'c> {
     pub fn request(mut self, body: impl Into<Bytes>) -> Result<Streaming, Status> {
         let (limits, body) = (self.head.calls.limits, body.into());
         limits.check_frame(body.len()).map_err(|error| error.of_request())?;
-        let stream = ClientStream::new(&mut self.head)?;
+        let stream = ClientStream::new(&mut self.head, Holding::AtOnce)?;
         stream.send_only(&body);
         Ok(Streaming::new(Arc::new(stream), limits.frame))
+    }
+
+    /// Begins a call whose messages have frames of another protocol, with the bytes that are there: those go in one message with the
+    /// head of the call. `None` in place of the sender if they are the last ones. The response may be one message or many.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_raw(
+        mut self,
+        first: Bytes,
+        is_last: bool,
+    ) -> Result<(Option<StreamSender>, Streaming), Status> {
+        let limits = self.head.calls.limits;
+        let stream = Arc::new(ClientStream::new(&mut self.head, Holding::Late)?);
+        stream.begin_raw(&first, is_last);
+        let sender = (!is_last).then(|| StreamSender::new(Arc::clone(&stream) as Arc<_>, limits));
+        Ok((sender, Streaming::new(stream, limits.frame)))
     }
 }
 

@@ -145,35 +145,41 @@ impl ServerBuilder<'_> {
         self
     }
 
-    /// Serves the methods that no [`route`](Self::route) has, as `route` does: the handler gets the path from [`Context::path`]. It says
-    /// [`Code::Unimplemented`](crate::Code::Unimplemented) about methods that do not exist. A server has one; a second one takes the
-    /// place of the first.
+    /// Serves the methods that no [`route`](Self::route) and no [`stream`](Self::stream) has, for an adapter of another protocol. The
+    /// handler gets the path from [`Context::path`], and says [`Code::Unimplemented`](crate::Code::Unimplemented) about methods that do not
+    /// exist. A server has one; a second one takes the place of the first.
+    ///
+    /// The handler knows whether a method has streams. The bytes of one without streams are its message; those of others have frames, which
+    /// are for the handler to read and write ([`Streaming::poll_chunk`], [`StreamSender::send_raw`]).
     ///
     /// ```
-    /// use apus_rpc::{Bytes, Code, Context, Server, Status};
+    /// use apus_rpc::{Code, Context, Status, StreamSender, Streaming};
     ///
-    /// /// Forwards the methods of one service, whatever their names are.
-    /// async fn forward(cx: Context, body: Bytes) -> Result<Bytes, Status> {
-    ///     match cx.path().service() {
-    ///         "shop.Calc" => Ok(body),
-    ///         other => Err(Status::new(Code::Unimplemented, format!("no service {other} is served"))),
+    /// /// Echoes the bytes of all methods of one service.
+    /// async fn echo(cx: Context, mut requests: Streaming, mut responses: StreamSender) -> Result<(), Status> {
+    ///     let service = cx.path().service();
+    ///     if service != "shop.Echo" {
+    ///         return Err(Status::new(Code::Unimplemented, format!("no service {service} is served")));
     ///     }
+    ///     while let Some(chunk) = std::future::poll_fn(|task| requests.poll_chunk(task)).await {
+    ///         responses.send_raw(chunk?).await?;
+    ///     }
+    ///     Ok(())
     /// }
     /// # fn example(node: &apus_rpc::Node) {
     /// # let _ =
-    /// Server::builder(node).fallback(forward)
+    /// apus_rpc::Server::builder(node).fallback(echo)
     /// # ;
     /// # }
     /// ```
-    pub fn fallback<F, B>(
+    pub fn fallback<F>(
         mut self,
-        handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
+        handler: impl Fn(Context, Streaming, StreamSender) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        F: Future<Output = Result<B, Status>> + Send + 'static,
-        B: Into<Bytes> + 'static,
+        F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        self.fallback = Some(Box::new(Unary { handler }));
+        self.fallback = Some(Box::new(WithStreams { handler }));
         self
     }
 

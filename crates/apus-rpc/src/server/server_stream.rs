@@ -60,6 +60,8 @@ struct ResponseSide {
     chunks: ChunkQueue,
     pulls: InOrder<Incoming>,
     is_opened: bool,
+    /// The metadata is sent before the first message is there.
+    is_head_due: bool,
     /// The HOLD follows the OPEN and has not arrived.
     is_hold_due: bool,
     /// The HOLD that arrived before the OPEN was answered.
@@ -138,6 +140,7 @@ impl ServerStream {
             chunks: ChunkQueue::default(),
             pulls: InOrder::new(),
             is_opened: false,
+            is_head_due: false,
             is_hold_due: holds,
             hold: None,
             end: None,
@@ -278,10 +281,26 @@ impl ServerStream {
         Poll::Pending
     }
 
+    /// Adds to the response, which is sent at the end of the handler's poll.
+    fn add(&self, add: impl FnOnce(&mut ResponseSide)) {
+        let mut effects = Effects::default();
+        {
+            let mut state = self.state();
+            let outbox = &mut state.outbox;
+            if outbox.end.is_none() {
+                add(outbox);
+                if !outbox.is_gathering() {
+                    self.flush(outbox, &mut effects);
+                }
+            }
+        }
+        effects.act();
+    }
+
     /// Answers the OPEN or the PULLs whose turn it is, as far as there is something to send.
     //= docs/rpc-wire.md#E22
     fn flush(&self, outbox: &mut ResponseSide, effects: &mut Effects) {
-        while !outbox.end_is_sent && (!outbox.chunks.is_empty() || outbox.end.is_some()) {
+        while !outbox.end_is_sent && outbox.has_part() {
             let is_whole = outbox.end.is_some() && outbox.chunks.has_at_most_one();
             if !outbox.is_opened && outbox.is_hold_due && !is_whole {
                 // Either request stands for the call at any time.
@@ -323,6 +342,18 @@ impl ServerStream {
         if outbox.chunks.bytes() < OUTBOX_MAX || outbox.end_is_sent {
             effects.wake(&mut outbox.writer);
         }
+    }
+}
+
+impl ResponseSide {
+    /// Whether there is something to send.
+    fn has_part(&self) -> bool {
+        !self.chunks.is_empty() || self.end.is_some() || self.is_head_due && !self.is_opened
+    }
+
+    /// Whether messages wait for the end of the handler's poll.
+    fn is_gathering(&self) -> bool {
+        self.is_polled && self.chunks.bytes() < CHUNK_MAX
     }
 }
 
@@ -418,18 +449,15 @@ impl ChunkSink for ServerStream {
     }
 
     fn push_message(&self, message: &Bytes) {
-        let mut effects = Effects::default();
-        {
-            let mut state = self.state();
-            if state.outbox.end.is_none() {
-                let outbox = &mut state.outbox;
-                outbox.chunks.push_message(message);
-                if !outbox.is_polled || outbox.chunks.bytes() >= CHUNK_MAX {
-                    self.flush(outbox, &mut effects);
-                }
-            }
-        }
-        effects.act();
+        self.add(|outbox| outbox.chunks.push_message(message));
+    }
+
+    fn push_raw(&self, bytes: &Bytes) {
+        self.add(|outbox| outbox.chunks.push_raw(bytes));
+    }
+
+    fn send_head(&self) {
+        self.add(|outbox| outbox.is_head_due = true);
     }
 
     fn end_sending(&self, _in_order: bool) {}

@@ -42,6 +42,19 @@ impl ChunkQueue {
         }
     }
 
+    /// Adds bytes that have frames of their own. Short ones share a chunk.
+    pub(crate) fn push_raw(&mut self, bytes: &Bytes) {
+        if !self.last.is_empty() && self.last.len() + bytes.len() > CHUNK_MAX {
+            self.close_chunk();
+        }
+        self.bytes += bytes.len();
+        if bytes.len() >= CHUNK_MAX {
+            self.full.push_back(bytes.clone());
+        } else {
+            self.last.put_slice(bytes);
+        }
+    }
+
     fn close_chunk(&mut self) {
         self.full.push_back(self.last.split().freeze());
     }

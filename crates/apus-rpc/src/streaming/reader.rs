@@ -74,6 +74,17 @@ impl Streaming {
         Ok(self.source.take_trailers())
     }
 
+    /// The next bytes, of a call whose messages have frames of another protocol. The borders of chunks mean nothing. Not to be mixed with
+    /// [`next`](Self::next).
+    pub fn poll_chunk(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let polled = self.source.poll_chunk(task);
+        self.is_over = matches!(polled, Poll::Ready(None | Some(Err(_))));
+        polled
+    }
+
     fn poll_message(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         loop {
             if self.is_over {

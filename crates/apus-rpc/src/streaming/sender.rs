@@ -18,6 +18,12 @@ pub(crate) trait ChunkSink: Send + Sync {
     /// Adds a message.
     fn push_message(&self, message: &Bytes);
 
+    /// Adds bytes that have frames of their own.
+    fn push_raw(&self, bytes: &Bytes);
+
+    /// Sends the metadata before the messages, if no message is there to go with it.
+    fn send_head(&self);
+
     /// Ends the body in order, or gives it up.
     fn end_sending(&self, in_order: bool);
 }
@@ -49,6 +55,24 @@ impl StreamSender {
         poll_fn(|task| self.sink.poll_room(task)).await?;
         self.sink.push_message(&message);
         Ok(())
+    }
+
+    /// Sends bytes as soon as the reader has room for them, for messages that have frames of another protocol. Not to be mixed with
+    /// [`send`](Self::send).
+    ///
+    /// # Errors
+    ///
+    /// The status of a call that has ended.
+    pub async fn send_raw(&mut self, bytes: Bytes) -> Result<(), Status> {
+        poll_fn(|task| self.sink.poll_room(task)).await?;
+        self.sink.push_raw(&bytes);
+        Ok(())
+    }
+
+    /// Sends the metadata of a response before its first message is there. On a client, which sends it when the call begins, this does
+    /// nothing.
+    pub fn send_head(&mut self) {
+        self.sink.send_head();
     }
 
     /// Ends the messages of this direction. They are sent while the other direction is read.
