@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use apus_rpc::envelope::EnvelopeLimits;
-use apus_rpc::{ChannelBuilder, ConnectError, Response, Status};
+use apus_rpc::{ChannelBuilder, ConnectError};
 use bytes::Bytes;
 use http_body::Body as HttpBody;
 use tokio::runtime::Handle;
@@ -14,9 +14,9 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tower::Service;
 
-use crate::body::{BoxError, Wait, WholeBody, gather};
-use crate::headers::{GRPC_TIMEOUT, to_headers, to_message_headers, to_metadata};
-use crate::status::{to_tonic, to_tonic_with_source};
+use crate::body::{Begun, BoxError, ResponseBody, Sending, begin, no_runtime, send};
+use crate::headers::{GRPC_TIMEOUT, to_message_headers, to_metadata};
+use crate::status::{is_of_handler, to_tonic, to_tonic_with_source};
 use crate::timeout;
 
 /// Carries the calls of clients that tonic generates, in place of `tonic::transport::Channel`. Clones are the same channel.
@@ -38,6 +38,7 @@ use crate::timeout;
 ///
 /// * `Request::set_timeout` is the deadline of the call: the server drops the handler when it passes. A call that is made in a handler
 ///   inherits the deadline of the handler's request.
+/// * Requests that are not there when the call begins are sent by a task of tokio.
 /// * A call that is dropped is given up, and its handler is dropped.
 /// * A call that no handler has answered ends with a status whose source says why, see
 ///   [`may_have_executed`](crate::may_have_executed).
@@ -127,13 +128,13 @@ impl Future for ResponseFuture {
     }
 }
 
-/// Calls with the messages that are there when the call begins.
+/// Begins a call, and waits for the head of its response.
 async fn call<B>(
     channel: apus_rpc::Channel,
     request: http::Request<B>,
 ) -> Result<http::Response<Body>, tonic::Status>
 where
-    B: HttpBody<Data = Bytes>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let (parts, body) = request.into_parts();
@@ -143,18 +144,32 @@ where
     };
     let metadata = to_metadata(&MetadataMap::from_headers(parts.headers));
     let metadata = metadata.map_err(|error| tonic::Status::invalid_argument(error.to_string()))?;
-    let (message, _) = gather(body, Wait::No).await.map_err(to_tonic_with_source)?;
+    let mut body = Box::pin(body);
+    let Begun { bytes, is_whole } = begin(&mut body).await?;
     let path = Bytes::copy_from_slice(parts.uri.path().as_bytes());
-    let mut call = channel.unary(path, message).all_metadata(metadata);
+    let mut call = channel.stream(path).all_metadata(metadata);
     if let Some(deadline) = deadline {
         call = call.deadline(deadline);
     }
-    match call.await {
-        Ok(response) => success(response).map_err(to_tonic_with_source),
-        Err(status) if status.call_error().is_some() || !status.may_have_executed() => {
-            Err(to_tonic_with_source(status))
+    let (sender, mut responses) = call.start_raw(bytes, is_whole).map_err(to_tonic_with_source)?;
+    let sending = match (sender, Handle::try_current()) {
+        (None, _) => None,
+        (Some(sender), Ok(runtime)) => {
+            Some(Sending::new(runtime.spawn(send(body, sender)).abort_handle()))
         }
-        Err(status) => Ok(to_tonic(&status).into_http()),
+        (Some(_), Err(_)) => return Err(to_tonic_with_source(no_runtime())),
+    };
+    match responses.metadata().await {
+        Ok(metadata) => {
+            let headers = to_message_headers(&metadata).map_err(to_tonic_with_source)?;
+            let mut response =
+                http::Response::new(Body::new(ResponseBody::new(responses, sending)));
+            *response.version_mut() = http::Version::HTTP_2;
+            *response.headers_mut() = headers;
+            Ok(response)
+        }
+        Err(status) if is_of_handler(&status) => Ok(to_tonic(&status).into_http()),
+        Err(status) => Err(to_tonic_with_source(status)),
     }
 }
 
@@ -163,17 +178,6 @@ fn no_timeout() -> tonic::Status {
     tonic::Status::invalid_argument(
         "grpc-timeout: expected one to eight digits and a unit of HMSmun",
     )
-}
-
-fn success(response: Response) -> Result<http::Response<Body>, Status> {
-    let headers = to_message_headers(response.metadata())?;
-    let mut trailers = to_headers(response.trailers())?;
-    trailers.insert(tonic::Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
-    let body = WholeBody::new(response.into_body(), Some(trailers));
-    let mut response = http::Response::new(Body::new(body));
-    *response.version_mut() = http::Version::HTTP_2;
-    *response.headers_mut() = headers;
-    Ok(response)
 }
 
 impl fmt::Debug for Channel {

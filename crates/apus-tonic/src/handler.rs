@@ -1,13 +1,13 @@
 //! The server's side: requests of Apus as HTTP requests for the services that tonic generates.
 
-use apus_rpc::{Bytes, Code, Context, Status};
+use apus_rpc::{Bytes, Code, Context, Status, StreamSender, Streaming};
 use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use http_body::Body as HttpBody;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tower::{Service, ServiceExt};
 
-use crate::body::{BoxError, Wait, WholeBody, gather};
+use crate::body::{BoxError, RequestBody, respond};
 use crate::connect_info::ApusConnectInfo;
 use crate::headers::{GRPC_TIMEOUT, to_message_headers, to_metadata};
 use crate::status::{from_headers, from_http, from_tonic, invalid_response};
@@ -54,11 +54,18 @@ impl AddTower for apus_rpc::ServerBuilder<'_> {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.fallback(move |context, message| handle(context, message, service.clone()))
+        self.fallback(move |context, requests, responses| {
+            handle(context, requests, responses, service.clone())
+        })
     }
 }
 
-async fn handle<S, B>(context: Context, message: Bytes, service: S) -> Result<Bytes, Status>
+async fn handle<S, B>(
+    context: Context,
+    requests: Streaming,
+    mut responses: StreamSender,
+    service: S,
+) -> Result<(), Status>
 where
     S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
     S::Error: Into<BoxError>,
@@ -66,15 +73,15 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let response = service.oneshot(request(&context, message)?).await;
+    let response = service.oneshot(request(&context, requests)?).await;
     let response =
         response.map_err(|error| from_tonic(&tonic::Status::from_error(error.into())))?;
-    answer(&context, response).await
+    answer(&context, response, &mut responses).await
 }
 
 /// The HTTP request that a client of tonic would have sent.
-fn request(context: &Context, message: Bytes) -> Result<Request<Body>, Status> {
-    let mut request = Request::new(Body::new(WholeBody::new(message, None)));
+fn request(context: &Context, requests: Streaming) -> Result<Request<Body>, Status> {
+    let mut request = Request::new(Body::new(RequestBody::new(requests)));
     let path = context.path().as_str();
     *request.uri_mut() = path.parse::<Uri>().map_err(|error| {
         let text = format!("the path {path} is no path of HTTP: {error}");
@@ -99,29 +106,33 @@ fn request(context: &Context, message: Bytes) -> Result<Request<Body>, Status> {
     Ok(request)
 }
 
-/// Takes the response apart: its message is returned, the rest goes into the context.
-async fn answer<B>(context: &Context, response: Response<B>) -> Result<Bytes, Status>
+/// Sends the response. Its metadata goes at once if no message is there to go with it.
+async fn answer<B>(
+    context: &Context,
+    response: Response<B>,
+    responses: &mut StreamSender,
+) -> Result<(), Status>
 where
     B: HttpBody<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
     // A status in the headers is the whole response.
-    if let Some(status) = from_headers(&parts.headers)
-        && status.code() != Code::Ok
-    {
-        return Err(status);
-    }
+    let early = match from_headers(&parts.headers) {
+        Some(status) if status.code() != Code::Ok => return Err(status),
+        early => early.map(|_| Status::new(Code::Ok, "")),
+    };
     let metadata = to_metadata(&MetadataMap::from_headers(parts.headers));
     let metadata = metadata.map_err(|error| invalid_response(&error))?;
     context.with_response_metadata(|response| response.extend(metadata));
-    let (message, trailers) = gather(body, Wait::Yes).await?;
-    let Some(status) = trailers.as_ref().and_then(from_headers) else {
-        return Err(from_http(parts.status));
-    };
-    if status.code() != Code::Ok {
-        return Err(status);
+    responses.send_head();
+    let trailers = respond(Box::pin(body), responses).await?;
+    match trailers.as_ref().and_then(from_headers).or(early) {
+        Some(status) if status.code() == Code::Ok => {
+            context.with_trailers(|trailers| trailers.extend(status.metadata().clone()));
+            Ok(())
+        }
+        Some(status) => Err(status),
+        None => Err(from_http(parts.status)),
     }
-    context.with_trailers(|trailers| trailers.extend(status.metadata().clone()));
-    Ok(message)
 }

@@ -40,8 +40,9 @@
 //!
 //! # Streams
 //!
-//! Calls with one request and one response are carried, and so are streams of responses that end: their messages arrive together.
-//! Requests that are not there when the call begins end it with `UNIMPLEMENTED`.
+//! All four forms of methods are carried. A call whose requests are there when it begins, and whose responses are there when its handler
+//! is first polled, is one message in each direction. Longer streams go in chunks of 64 KiB: a reader that is slow stops its peer after
+//! some hundred KiB. Requests that are not there when the call begins are sent by a task of tokio.
 //!
 //! # Handlers
 //!

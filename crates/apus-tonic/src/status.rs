@@ -35,6 +35,11 @@ pub fn may_have_executed(status: &tonic::Status) -> bool {
     true
 }
 
+/// Whether a handler, or what stands for it at its server, has ended the call with this status.
+pub(crate) fn is_of_handler(status: &Status) -> bool {
+    status.call_error().is_none() && status.may_have_executed()
+}
+
 /// A status as tonic has it, without a source.
 pub(crate) fn to_tonic(status: &Status) -> tonic::Status {
     let code = tonic::Code::from_i32(status.code().number().into());

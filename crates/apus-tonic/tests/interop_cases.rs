@@ -7,6 +7,7 @@ mod transports;
 
 use std::time::Duration;
 
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataValue;
 use tonic::service::Routes;
@@ -204,6 +205,91 @@ fn empty_stream() {
         let mut client = TestServiceClient::new(channel);
         let responses = client.full_duplex_call(tokio_stream::empty::<StreamRequest>()).await?;
         assert_eq!(responses.into_inner().message().await?, None);
+        Ok(())
+    });
+}
+
+#[test]
+fn ping_pong() {
+    over_all(async |channel, _| {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let mut client = TestServiceClient::new(channel);
+        // The response begins before the first request is there.
+        let responses = client.full_duplex_call(ReceiverStream::new(receiver)).await?;
+        let mut responses = responses.into_inner();
+        for (request, response) in [(27_182, 31_415), (8, 9), (1_828, 2_653), (45_904, 58_979)] {
+            let request = StreamRequest {
+                payload: vec![0; request],
+                response_sizes: vec![response],
+                response_status: None,
+            };
+            sender.send(request).await.expect("the call goes on");
+            let got = responses.message().await?.expect("a response");
+            assert_eq!(got.payload.len() as u32, response);
+        }
+        drop(sender);
+        assert_eq!(responses.message().await?, None);
+        Ok(())
+    });
+}
+
+#[test]
+fn cancel_after_first_response() {
+    over_all(async |channel, _| {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        let mut client = TestServiceClient::new(channel);
+        let responses = client.full_duplex_call(ReceiverStream::new(receiver)).await?;
+        let mut responses = responses.into_inner();
+        let request = StreamRequest { response_sizes: vec![31_415], ..StreamRequest::default() };
+        sender.send(request).await.expect("the call goes on");
+        responses.message().await?.expect("a response");
+        drop(responses);
+        // The requests are dropped with the call.
+        sender.closed().await;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_status_comes_after_the_messages_before_it() {
+    over_all(async |channel, _| {
+        let status =
+            EchoStatus { code: Code::DataLoss.into(), message: "ende \u{fc}ber".to_owned() };
+        let request = StreamRequest {
+            response_sizes: vec![10, 100_000, 10],
+            response_status: Some(status),
+            ..StreamRequest::default()
+        };
+        let mut client = TestServiceClient::new(channel);
+        let mut responses = client.streaming_output_call(request).await?.into_inner();
+        for length in [10, 100_000, 10] {
+            let response = responses.message().await?.expect("a response");
+            assert_eq!(response.payload.len(), length);
+        }
+        let status = responses.message().await.expect_err("a status");
+        assert_eq!((status.code(), status.message()), (Code::DataLoss, "ende \u{fc}ber"));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_long_stream_in_each_direction() {
+    over_all(async |channel, transport| {
+        let count = if transport == Transport::Loss { 30 } else { 300 };
+        let request = |_| StreamRequest {
+            payload: vec![0; 10_000],
+            response_sizes: vec![10_000; 3],
+            response_status: None,
+        };
+        let requests = tokio_stream::iter((0..count).map(request));
+        let mut client = TestServiceClient::new(channel);
+        let mut responses = client.full_duplex_call(requests).await?.into_inner();
+        let mut got = 0;
+        while let Some(response) = responses.message().await? {
+            assert_eq!(response.payload.len(), 10_000);
+            got += 1;
+        }
+        assert_eq!(got, 3 * count);
         Ok(())
     });
 }

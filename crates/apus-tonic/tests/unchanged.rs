@@ -44,6 +44,19 @@ fn health() {
             assert_eq!(status(response.into_inner()), ServingStatus::NotServing);
             let error = client.check(check("another")).await.expect_err("no such service");
             assert_eq!(error.code(), Code::NotFound);
+            let watched = client.watch(check("interop.TestService")).await.expect("a stream");
+            let mut watched = watched.into_inner();
+            for is_serving in [false, true, false] {
+                if is_serving {
+                    reporter.set_serving::<TestServiceServer<TestServer>>().await;
+                } else {
+                    reporter.set_not_serving::<TestServiceServer<TestServer>>().await;
+                }
+                let response = watched.message().await.expect("a response").expect("a response");
+                let expected =
+                    if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+                assert_eq!(status(response), expected);
+            }
         });
     }
 }

@@ -236,6 +236,8 @@ impl<'n, L> ServerBuilder<'n, L> {
             .add_tower(service)
             .limits(self.limits)
             .concurrency(self.concurrency)
+            // Each call may be one with streams, so the limits above are those of streams.
+            .streams_per_peer(usize::MAX)
             .spawner(runtime.clone());
         let server = match self.per_peer {
             Some(requests) => server.per_peer(requests),
