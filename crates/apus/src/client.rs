@@ -408,6 +408,26 @@ impl Client {
         Recv::new(&self.socket)
     }
 
+    /// The responses to calls of [`send`](Self::send) as a [`Stream`](futures_core::Stream), for any executor. It ends when the client
+    /// is closed or its node is unusable. Needs the feature `stream`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: apus::Client, address: apus::Address) -> Result<(), apus::CallError> {
+    /// use futures_util::StreamExt;
+    ///
+    /// client.send(address, "hello", 7, apus::Flush::Now)?;
+    /// let mut responses = client.responses();
+    /// while let Some(response) = responses.next().await {
+    ///     println!("call {} has ended: {:?}", response.cookie, response.result);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "stream")]
+    pub fn responses(&self) -> crate::responses::Responses {
+        crate::responses::Responses::new(self.socket.clone())
+    }
+
     /// Closes the port now, even if clones of the client exist. Waiting threads and tasks return with `Closed`, and outstanding
     /// calls end. Does nothing in a forked child of the process that opened the client.
     pub fn shutdown(&self) {

@@ -98,7 +98,7 @@
 //!
 //! None is on by default. Each only adds to the API.
 //!
-//! * `stream`: `Port::requests` gives requests as a `futures_core::Stream`.
+//! * `stream`: `Port::requests` gives requests as a `futures_core::Stream`, and `Client::responses` responses.
 //! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`, and `EventLoop::drive` turns a node in a runtime of tokio.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
 //! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`). Events for nodes that start and
@@ -142,6 +142,8 @@ mod request;
 #[cfg(feature = "stream")]
 mod requests;
 mod resolve;
+#[cfg(feature = "stream")]
+mod responses;
 mod socket;
 mod stream;
 #[cfg(feature = "tower")]
@@ -195,6 +197,8 @@ pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
+#[cfg(feature = "stream")]
+pub use responses::Responses;
 pub use secure::peer::Peer;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stream::{Stream, StreamListener, StreamOptions};
