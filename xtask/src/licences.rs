@@ -54,8 +54,9 @@ fn packages(tree: &str) -> BTreeSet<(&str, &str)> {
 /// Returns whether a licence such as `(A OR B) AND C` is allowed: C, and one of A and B.
 fn is_allowed(licence: &str, allowed: &BTreeSet<String>) -> bool {
     let licence = licence.replace(['(', ')'], "");
-    let is_one_allowed =
-        |part: &str| part.replace('/', " OR ").split(" OR ").any(|one| allowed.contains(one));
+    let is_one_allowed = |part: &str| {
+        part.replace('/', " OR ").split(" OR ").any(|one| allowed.contains(one.trim()))
+    };
     licence.split(" AND ").all(is_one_allowed)
 }
 
@@ -81,6 +82,7 @@ mod tests {
         for licence in [
             "MIT",
             "MIT/Apache-2.0",
+            "Apache-2.0 / MIT",
             "Apache-2.0 OR MIT",
             "(MIT OR Apache-2.0) AND Unicode-3.0",
             "GPL-3.0 OR Apache-2.0 WITH LLVM-exception",
