@@ -254,6 +254,12 @@ fn a_dropped_stream_drops_its_handler() {
         responses.next().await.expect("a message").expect("a message");
     });
     dropped.recv().expect("the handler is dropped");
+    // It is counted after its drop.
+    let begin = std::time::Instant::now();
+    while served.counters.given_up() == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the call is counted");
+        std::thread::yield_now();
+    }
     assert_eq!(served.counters.given_up(), 1);
 }
 

@@ -11,6 +11,8 @@ pub(crate) const PORT: u16 = 4000;
 
 pub(crate) fn node() -> Node {
     let mut config = apus::Config::new();
+    // `APUS_LINK=udp` runs the tests without shared memory.
+    config.apply_environment().expect("settings of the environment");
     config.listen("127.0.0.1:0".parse().expect("an address"));
     Node::start(&config).expect("a node")
 }
