@@ -58,6 +58,8 @@
 //! |---|---|
 //! | typed services | [`service`](macro@service), [`TypedCall`], [`Service`], [`codec`], [`schema`] |
 //! | tests without a network | [`Channel::in_memory`], [`Server::in_memory`] |
+//! | endpoints | [`Target`], [`Resolve`], [`Balance`], [`Pick`], [`Channel::endpoints`] |
+//! | repetition | [`Retry`], [`RetryPolicy`], [`Hedge`], [`UnaryCall::idempotent`] |
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
 //! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
 //! | methods | [`Server`], [`ServerBuilder`], [`Context`], [`IncomingCall`] for interceptors |
@@ -75,7 +77,22 @@
 //! # Failures
 //!
 //! A call ends with a response or a [`Status`]. [`Status::may_have_executed`] says whether a handler may have seen the request; if
-//! not, it may be repeated whatever it does.
+//! not, it may be repeated whatever it does. The channel repeats such a request at once at another endpoint, if it has several.
+//!
+//! Calls that may have been executed are repeated only if their method may be executed more than once ([`UnaryCall::idempotent`],
+//! [`Retry`]); such calls may also have a second copy when they are slow ([`Hedge`]).
+//!
+//! # Several servers
+//!
+//! A [`Target`] such as `dns:calc.example:4000` has an endpoint for each address of the name. The channel looks names up again and again,
+//! chooses an endpoint for each call ([`Balance`]), and leaves endpoints out that fail or drain, without a task or a hop for a call:
+//!
+//! * Five failures in a row eject an endpoint for 30 s, and each later time for 30 s longer, up to 300 s. These are failures of the
+//!   peer: it is silent, cannot be reached, was restarted, or answers [`Code::Unavailable`]. A deadline that passes while the peer answers
+//!   probes is none. At most half of the endpoints are ejected so.
+//! * A server that drains is left out at once, for a second or as long as it drains.
+//! * The channel then asks the endpoint (`grpc.health.v1.Health/Check`), which is back when it gives any answer but UNAVAILABLE.
+//! * If all endpoints are left out, calls go to them nevertheless.
 //!
 //! # Features
 //!
@@ -83,6 +100,7 @@
 //!
 //! * `macros` (default): the attribute `service`.
 //! * `postcard` (default), `json`, `prost`: the [codecs](codec). The first two need `serde`, the types of a schema.
+//! * `service-config`: reads gRPC's service config (`Retry::from_service_config`).
 //! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -111,9 +129,12 @@ mod transport;
 mod typed;
 
 pub use apus::{Address, Bytes, CallError, Config, Node, Peer, TraceContext};
+#[cfg(feature = "service-config")]
+pub use client::ServiceConfigError;
 pub use client::{
-    Channel, ChannelBuilder, ConnectError, Contact, OutgoingCall, StreamCall, UnaryCall,
-    UnaryFuture,
+    Balance, BoxError, Candidates, Channel, ChannelBuilder, ChannelCounters, ConnectError, Contact,
+    Endpoint, EndpointStatus, EndpointStream, Hedge, OutgoingCall, Pick, Resolve, Retry,
+    RetryPolicy, StreamCall, SystemResolver, Target, UnaryCall, UnaryFuture,
 };
 pub use code::Code;
 pub use context::Context;

@@ -86,6 +86,12 @@ impl Status {
         self
     }
 
+    /// The status of a call for which the channel knows no endpoint.
+    #[cold]
+    pub(crate) fn no_endpoint() -> Self {
+        Self::new(Code::Unavailable, "the channel has no endpoint").not_executed()
+    }
+
     /// Marks the status of a request that no handler has seen.
     pub(crate) fn not_executed(mut self) -> Self {
         self.executed = Execution::None;

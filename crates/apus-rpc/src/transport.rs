@@ -12,4 +12,4 @@ mod outgoing;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use memory::{Deliver, MemoryRequest};
-pub(crate) use outgoing::{Caller, Outgoing, OutgoingOptions, Started};
+pub(crate) use outgoing::{Caller, Outgoing, OutgoingOptions, OutgoingParts, Started};

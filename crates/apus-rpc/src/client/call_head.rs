@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use apus::{Bytes, TraceContext};
 
 use crate::client::calls::Calls;
+use crate::client::retry::MethodConfig;
 use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::{self, EnvelopeError, MethodPath};
@@ -18,9 +19,11 @@ pub(crate) struct CallHead<'c> {
     pub(crate) calls: &'c Arc<Calls>,
     path: MethodPath,
     metadata: Metadata,
-    /// By which the request ends that the call belongs to.
+    /// By which the call ends, or until [`begin`](Self::begin) the request that it belongs to.
     until: Option<Instant>,
     deadline: Option<Duration>,
+    /// The settings of the method, from [`begin`](Self::begin).
+    config: MethodConfig,
     trace: Option<TraceContext>,
     fault: Option<Status>,
 }
@@ -32,7 +35,9 @@ impl<'c> CallHead<'c> {
         let trace = inherited.as_ref().and_then(Context::trace);
         let (metadata, deadline, fault) = (Metadata::new(), None, None);
         let unknown = MethodPath::unknown();
-        let mut head = Self { calls, path: unknown, metadata, until, deadline, trace, fault };
+        let config = MethodConfig::default();
+        let mut head =
+            Self { calls, path: unknown, metadata, until, deadline, config, trace, fault };
         match MethodPath::new(path) {
             Ok(path) => head.path = path,
             Err(error) => head.refuse(error.to_string()),
@@ -73,16 +78,35 @@ impl<'c> CallHead<'c> {
         (self.until, self.trace) = (None, None);
     }
 
-    /// The options of the call, after the interceptors have seen it.
-    //= docs/rpc-wire.md#E12
-    pub(crate) fn prepare(&mut self) -> Result<OutgoingOptions, Status> {
+    /// Checks the call and shows it to the interceptors, before it is sent for the first time.
+    pub(crate) fn begin(&mut self) -> Result<(), Status> {
         if let Some(status) = self.fault.take() {
             return Err(status);
         }
         self.calls.intercept(&self.path, &mut self.metadata).map_err(Status::not_executed)?;
-        let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        let deadline = [remaining, self.deadline].into_iter().flatten().min();
-        options(deadline, self.trace)
+        self.config = self.calls.retry.of(&self.path);
+        let own = [self.deadline.take(), self.config.deadline].into_iter().flatten().min();
+        if let Some(deadline) = own {
+            let own = Instant::now().checked_add(deadline);
+            self.until = [self.until, own].into_iter().flatten().min();
+        }
+        Ok(())
+    }
+
+    /// The settings of the method, after [`begin`](Self::begin).
+    pub(crate) fn config(&self) -> MethodConfig {
+        self.config
+    }
+
+    /// The time until the deadline, after [`begin`](Self::begin).
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// The options of the call, after [`begin`](Self::begin).
+    //= docs/rpc-wire.md#E12
+    pub(crate) fn options(&self) -> Result<OutgoingOptions, Status> {
+        options(self.remaining(), self.trace)
     }
 
     /// The bytes of an OPEN, with room for a body.
@@ -96,10 +120,9 @@ impl<'c> CallHead<'c> {
         Ok(message)
     }
 
-    /// When the call ends, and its trace context.
+    /// When the call ends, and its trace context, after [`begin`](Self::begin).
     pub(crate) fn bounds(&self) -> (Option<Instant>, Option<TraceContext>) {
-        let own = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
-        ([self.until, own].into_iter().flatten().min(), self.trace)
+        (self.until, self.trace)
     }
 }
 

@@ -1,22 +1,58 @@
 //! What the calls of a channel share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use apus::Address;
+use async_task::FallibleTask;
 
+use crate::client::endpoint_set::EndpointSet;
+use crate::client::hedge::Hedge;
+use crate::client::hedge_window::HedgeWindow;
+use crate::client::retry::Retry;
+use crate::client::throttle::Throttle;
 use crate::envelope::{EnvelopeLimits, MethodPath, Refusals};
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::transport::Caller;
 
-/// The port and the peer of a channel, and what its calls share.
+/// The port and the endpoints of a channel, and what its calls share.
 pub(crate) struct Calls {
     pub(crate) caller: Caller,
-    pub(crate) to: Address,
+    pub(crate) endpoints: Arc<EndpointSet>,
     pub(crate) limits: EnvelopeLimits,
     pub(crate) refusals: Refusals,
+    pub(crate) waits_for_ready: bool,
+    pub(crate) retry: Retry,
+    pub(crate) throttle: Throttle,
+    /// Of idempotent calls.
+    pub(crate) hedge: Option<Hedge>,
+    window: Option<Mutex<HedgeWindow>>,
     interceptors: Vec<Interceptor>,
     next_id: AtomicU64,
+    /// Ends when it is dropped.
+    _upkeep: Option<FallibleTask<()>>,
+}
+
+/// The options of a channel that its calls need.
+pub(crate) struct CallDefaults {
+    pub(crate) limits: EnvelopeLimits,
+    pub(crate) interceptors: Vec<Interceptor>,
+    pub(crate) waits_for_ready: bool,
+    pub(crate) retry: Retry,
+    pub(crate) hedge: Option<Hedge>,
+}
+
+impl CallDefaults {
+    pub(crate) fn new() -> Self {
+        Self {
+            limits: EnvelopeLimits::new(),
+            interceptors: Vec::new(),
+            waits_for_ready: false,
+            retry: Retry::new(),
+            hedge: None,
+        }
+    }
 }
 
 /// A request of a channel before it is sent, for an interceptor.
@@ -32,19 +68,38 @@ pub(crate) type Interceptor =
 impl Calls {
     pub(crate) fn new(
         caller: Caller,
-        to: Address,
+        endpoints: Arc<EndpointSet>,
         first_id: u64,
-        limits: EnvelopeLimits,
-        interceptors: Vec<Interceptor>,
+        defaults: CallDefaults,
+        upkeep: Option<FallibleTask<()>>,
     ) -> Self {
-        let (refusals, next_id) = (Refusals::default(), AtomicU64::new(first_id));
-        Self { caller, to, limits, refusals, interceptors, next_id }
+        let CallDefaults { limits, interceptors, waits_for_ready, retry, hedge } = defaults;
+        let hedges = hedge.is_some() || retry.hedges();
+        Self {
+            caller,
+            endpoints,
+            limits,
+            refusals: Refusals::default(),
+            waits_for_ready,
+            throttle: Throttle::new(retry.tokens),
+            retry,
+            hedge,
+            window: hedges.then(|| Mutex::new(HedgeWindow::new(Instant::now()))),
+            interceptors,
+            next_id: AtomicU64::new(first_id),
+            _upkeep: upkeep,
+        }
     }
 
     /// The id of the next call.
     //= docs/rpc-wire.md#E7
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The calls and copies of the last seconds, if calls may have second copies.
+    pub(crate) fn window(&self) -> Option<MutexGuard<'_, HedgeWindow>> {
+        Some(self.window.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Shows a request to the interceptors.

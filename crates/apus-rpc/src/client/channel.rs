@@ -6,7 +6,9 @@ use std::sync::Arc;
 use apus::{Address, Bytes};
 
 use crate::client::calls::Calls;
+use crate::client::channel_counters::ChannelCounters;
 use crate::client::contact::Contact;
+use crate::client::endpoint_set::EndpointStatus;
 use crate::client::stream_call::StreamCall;
 use crate::client::unary::UnaryCall;
 use crate::envelope::Refusals;
@@ -31,7 +33,7 @@ use crate::transport::Caller;
 /// ```
 #[derive(Clone)]
 pub struct Channel {
-    calls: Arc<Calls>,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl Channel {
@@ -50,19 +52,34 @@ impl Channel {
         StreamCall::new(&self.calls, path)
     }
 
-    /// Performs first contact with the server, which takes one round trip. A task awaits it, and a thread calls
+    /// Performs first contact with the first server of the list, which takes one round trip. A task awaits it, and a thread calls
     /// [`wait`](Contact::wait).
     pub fn contact(&self) -> Contact<'_> {
         Contact::new(match &self.calls.caller {
-            Caller::Network(client) => Some(client.connect(self.calls.to)),
+            Caller::Network(client) => Some(client.connect(self.address())),
             Caller::Memory(_) => None,
         })
     }
 
-    /// The address that is called.
+    /// The first address of the list of endpoints.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.calls.to
+        self.calls
+            .endpoints
+            .first()
+            .expect("a channel begins with a list, and an empty one does not replace it")
+    }
+
+    /// The endpoints of the channel at present.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<EndpointStatus> {
+        self.calls.endpoints.statuses()
+    }
+
+    /// The counters of the channel.
+    #[must_use]
+    pub fn counters(&self) -> &ChannelCounters {
+        &self.calls.endpoints.counters
     }
 
     /// Responses whose bytes were refused, by reason.
@@ -75,7 +92,7 @@ impl Channel {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
-            .field("address", &format_args!("{}", self.calls.to))
+            .field("addresses", &self.calls.endpoints.addresses())
             .finish_non_exhaustive()
     }
 }

@@ -12,6 +12,9 @@ use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, options};
 use crate::client::calls::Calls;
+use crate::client::endpoint_state::InFlight;
+use crate::client::failure::EndpointOutcome;
+use crate::client::tried::Tried;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, RequestHead, ResponseHead};
 use crate::metadata::Metadata;
@@ -33,6 +36,8 @@ const INBOX_MAX: usize = CHUNK_MAX;
 /// A call with streams.
 pub(crate) struct ClientStream {
     calls: Arc<Calls>,
+    /// The server, on which the call is load until it is dropped.
+    flight: InFlight,
     id: u64,
     until: Option<Instant>,
     trace: Option<TraceContext>,
@@ -134,10 +139,14 @@ impl Wake for Ends {
 impl ClientStream {
     /// A call that is not sent yet.
     pub(crate) fn new(head: &mut CallHead<'_>, holding: Holding) -> Result<Self, Status> {
-        head.prepare()?;
+        head.begin()?;
+        // A deadline that has passed is found before anything is sent.
+        head.options()?;
         let (until, trace) = head.bounds();
         let calls = Arc::clone(head.calls);
         let id = calls.next_id();
+        let flight = calls.endpoints.begin(&Tried::default(), 0);
+        let flight = flight.ok_or_else(Status::no_endpoint)?;
         let opening = Opening::New { head: head.open(id, false, 0)? };
         let outgoing = Outgoing {
             chunks: ChunkQueue::default(),
@@ -165,7 +174,7 @@ impl ClientStream {
         });
         let ends = Arc::new(Ends::default());
         let waker = Arc::clone(&ends).into();
-        Ok(Self { calls, id, until, trace, holding, state, ends, waker })
+        Ok(Self { calls, flight, id, until, trace, holding, state, ends, waker })
     }
 
     fn state(&self) -> MutexGuard<'_, StreamState> {
@@ -210,7 +219,7 @@ impl ClientStream {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
-        self.calls.caller.call(self.calls.to, message.into(), options).start()
+        self.calls.caller.call(self.flight.address(), message.into(), options).start()
     }
 
     /// A call after the OPEN.
@@ -296,7 +305,10 @@ impl ClientStream {
             && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
         {
             state.opening = Opening::Answered;
-            let (head, chunk) = self.decode(result)?;
+            let answer = self.decode(result);
+            let failed = answer.as_ref().map_or_else(Some, |(head, _)| head.end.as_ref());
+            self.calls.endpoints.ended(&self.flight.state, EndpointOutcome::of_status(failed));
+            let (head, chunk) = answer?;
             if head.end.is_none() {
                 self.hold(state)?;
             }

@@ -1,13 +1,25 @@
 //! From a target to a channel.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use apus::{Address, CallError, Client, Config, Node, OpenError, ResolveError, StartError};
+use apus::{CallError, Client, Config, Node, OpenError, ResolveError, StartError};
 
-use crate::client::calls::{Calls, Interceptor, OutgoingCall};
+use crate::blocking::block_on;
+use crate::client::balance::{Balance, Pick};
+use crate::client::calls::{CallDefaults, Calls, OutgoingCall};
 use crate::client::channel::Channel;
+use crate::client::endpoint_set::EndpointSet;
+use crate::client::first_contact;
+use crate::client::hedge::Hedge;
+use crate::client::resolve::{BoxError, Endpoint, EndpointStream, Resolve};
+use crate::client::retry::Retry;
+use crate::client::system_resolver::SystemResolver;
+use crate::client::target::Target;
+use crate::client::task_thread::UPKEEP;
+use crate::client::upkeep;
 use crate::envelope::EnvelopeLimits;
 use crate::status::Status;
 use crate::transport::Caller;
@@ -16,9 +28,17 @@ use crate::transport::Caller;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The target is not an address, and its name is not known.
+    /// The target has another form, or its name is not known.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
+    /// The resolver found no endpoints.
+    #[error("no endpoints of '{target}': {source}")]
+    Endpoints {
+        /// The target.
+        target: String,
+        /// The error of the resolver.
+        source: BoxError,
+    },
     /// The node that channels of the process share does not start.
     #[error("the node for channels does not start: {0}")]
     Start(#[from] StartError),
@@ -36,14 +56,16 @@ pub enum ConnectError {
 /// A channel to be. From [`Channel::builder`].
 #[must_use = "a builder makes a channel with `build` or `connect`"]
 pub struct ChannelBuilder {
-    target: String,
+    target: Target,
     client: Option<Result<Client, OpenError>>,
-    limits: EnvelopeLimits,
-    interceptors: Vec<Interceptor>,
+    resolver: Option<Arc<dyn Resolve>>,
+    pick: Option<Box<dyn Pick>>,
+    seed: Option<u64>,
+    defaults: CallDefaults,
 }
 
 impl Channel {
-    /// A channel to an address or name, `HOST:PORT`, on the process's [shared node](ChannelBuilder::node). A name is resolved once.
+    /// A channel to a [target](Target), such as `HOST:PORT`, on the process's [shared node](ChannelBuilder::node).
     ///
     /// # Errors
     ///
@@ -52,81 +74,162 @@ impl Channel {
         Self::builder(target).connect().await
     }
 
-    /// A channel to an address or name, with options.
+    /// A channel to a [target](Target) with options.
     pub fn builder(target: &str) -> ChannelBuilder {
         ChannelBuilder {
-            target: target.to_owned(),
+            target: Target::new(target),
             client: None,
-            limits: EnvelopeLimits::new(),
-            interceptors: Vec::new(),
+            resolver: None,
+            pick: None,
+            seed: None,
+            defaults: CallDefaults::new(),
         }
     }
 }
 
 impl ChannelBuilder {
-    /// The node whose port the channel uses. Default: a node that all such channels of the process share, which is started with the
-    /// defaults and the variables `APUS_*` when it is first needed.
+    /// The node whose port the channel uses. Default: a node that all such channels of the process share, which is started with
+    /// the defaults and the variables `APUS_*` when it is first needed.
     pub fn node(mut self, node: &Node) -> Self {
         self.client = Some(node.client());
         self
     }
 
+    /// Finds the endpoints of the target. Default: a [`SystemResolver`].
+    pub fn resolver(mut self, resolver: impl Resolve) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
+    /// Chooses the endpoint of each call: a [`Balance`], or a [`Pick`] of the application. Default: [`Balance::PickFirst`] for
+    /// the addresses of one host, and [`Balance::LeastOutstanding`] for other targets.
+    pub fn balance(mut self, pick: impl Pick) -> Self {
+        self.pick = Some(Box::new(pick));
+        self
+    }
+
+    /// Repeats failed calls. Default [`Retry::new`]: requests that were not executed go to other endpoints at once, and nothing
+    /// else is repeated.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.defaults.retry = retry;
+        self
+    }
+
+    /// Sends a second copy of slow calls that are marked [idempotent](crate::UnaryCall::idempotent), or whose method has a
+    /// [`RetryPolicy`](crate::RetryPolicy) of its own. Default: none has one.
+    pub fn hedge(mut self, hedge: Hedge) -> Self {
+        self.defaults.hedge = Some(hedge);
+        self
+    }
+
+    /// Whether calls wait until an endpoint takes them. Default `false`: a call that no endpoint takes ends with
+    /// [`Code::Unavailable`](crate::Code::Unavailable) at once. [`UnaryCall::wait_for_ready`](crate::UnaryCall::wait_for_ready)
+    /// overrides it for a call.
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.defaults.waits_for_ready = waits;
+        self
+    }
+
+    /// Begins the random numbers of the channel (choices and pauses) with this number, so that a test can repeat them. Default: a
+    /// random number of the system.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     /// Limits on the responses of servers, and on the heads of requests.
     pub fn limits(mut self, limits: EnvelopeLimits) -> Self {
-        self.limits = limits;
+        self.defaults.limits = limits;
         self
     }
 
     /// Sees each request before it is sent, in the order of these calls. An error is the status of the call, and nothing is sent.
+    /// A request that is sent again is not shown again.
     pub fn interceptor(
         mut self,
         interceptor: impl Fn(&mut OutgoingCall<'_>) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Self {
-        self.interceptors.push(Box::new(interceptor));
+        self.defaults.interceptors.push(Box::new(interceptor));
         self
     }
 
-    /// Resolves the target, makes the channel and performs first contact, so that the first call takes one round trip.
+    /// Resolves the target, makes the channel and performs first contact with a server, so that the first call takes one round
+    /// trip. The servers are contacted in order, 250 ms apart, until one is reached.
     ///
     /// # Errors
     ///
     /// [`ConnectError`].
     pub async fn connect(self) -> Result<Channel, ConnectError> {
-        let to = match self.target.parse() {
-            Ok(address) => address,
-            Err(_) => apus::resolve_async(&self.target).await?,
-        };
-        let channel = self.build_to(to)?;
-        channel.contact().await?;
+        let channel = self.open().await?;
+        if let Caller::Network(client) = &channel.calls.caller {
+            first_contact::reach(client, &channel.calls.endpoints).await?;
+        }
         Ok(channel)
     }
 
-    /// Resolves the target and makes the channel, for threads. Nothing is sent; [`Channel::contact`] performs first contact. A name is
-    /// looked up by the system's resolver, which may block for seconds.
+    /// Resolves the target and makes the channel, for threads. Nothing is sent; [`Channel::contact`] performs first contact. The
+    /// thread waits for the resolver, which may take seconds for a name.
     ///
     /// # Errors
     ///
     /// [`ConnectError`].
     pub fn build(self) -> Result<Channel, ConnectError> {
-        let to = apus::resolve(&self.target)?;
-        self.build_to(to)
+        block_on(self.open())
     }
 
-    fn build_to(self, to: Address) -> Result<Channel, ConnectError> {
-        let client = match self.client {
+    async fn open(self) -> Result<Channel, ConnectError> {
+        let Self { target, client, resolver, pick, seed, defaults } = self;
+        let client = match client {
             Some(client) => client?,
             None => with_shared_node(Node::client)??,
         };
+        let is_one_host = resolver.is_none() && target.source()?.is_one_host();
+        let is_numeric = resolver.is_none() && target.source()?.numeric().is_some();
+        let resolver = resolver.unwrap_or_else(|| Arc::new(SystemResolver::new()));
+        let pick = pick.unwrap_or_else(|| {
+            let one_host = if is_one_host { Balance::PickFirst } else { Balance::LeastOutstanding };
+            Box::new(one_host)
+        });
+        let mut lists = resolver.watch(&target);
+        let first = first_list(&target, &mut lists).await?;
+        // The list of an address alone never changes.
+        let is_kept = !is_numeric || first.len() > 1;
+        let set = EndpointSet::new(pick, seed.map_or_else(random, Ok)?, resolver);
+        set.update(first);
+        let set = Arc::new(set);
+        let upkeep = match is_kept {
+            true => {
+                let kept = upkeep::keep(Arc::clone(&set), client.clone(), lists, random()?);
+                Some(UPKEEP.spawn(kept))
+            }
+            false => None,
+        };
         //= docs/rpc-wire.md#E7
-        let first = getrandom::u64().map_err(|error| ConnectError::Random(error.to_string()))?;
-        Ok(Channel::new(Calls::new(
-            Caller::Network(client),
-            to,
-            first,
-            self.limits,
-            self.interceptors,
-        )))
+        let caller = Caller::Network(client);
+        Ok(Channel::new(Calls::new(caller, set, random()?, defaults, upkeep)))
     }
+}
+
+/// The first list of endpoints that is not empty.
+async fn first_list(
+    target: &Target,
+    lists: &mut EndpointStream,
+) -> Result<Vec<Endpoint>, ConnectError> {
+    let error = |source: BoxError| match source.downcast() {
+        Ok(error) => ConnectError::Resolve(*error),
+        Err(source) => ConnectError::Endpoints { target: target.to_string(), source },
+    };
+    loop {
+        match poll_fn(|task| lists.as_mut().poll_next(task)).await {
+            Some(Ok(list)) if list.is_empty() => {}
+            Some(result) => return result.map_err(error),
+            None => return Err(error("the resolver has none".into())),
+        }
+    }
+}
+
+fn random() -> Result<u64, ConnectError> {
+    getrandom::u64().map_err(|error| ConnectError::Random(error.to_string()))
 }
 
 /// The node that channels of the process share, which is started when it is first needed. A forked child of the process has a node of

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::client::calls::Calls;
+use crate::client::balance::Balance;
+use crate::client::calls::{CallDefaults, Calls};
 use crate::client::channel::Channel;
-use crate::envelope::EnvelopeLimits;
+use crate::client::endpoint_set::EndpointSet;
+use crate::client::resolve::Endpoint;
+use crate::client::system_resolver::SystemResolver;
 use crate::server::ServerBuilder;
 use crate::transport::{Caller, Deliver, MemoryRequest};
 
@@ -55,8 +58,10 @@ impl Channel {
             (None, intake) => intake,
         };
         let caller = Caller::Memory(Arc::new(intake) as Arc<dyn Deliver>);
-        let limits = EnvelopeLimits::new();
+        let set =
+            EndpointSet::new(Box::new(Balance::PickFirst), 0, Arc::new(SystemResolver::new()));
+        set.update(vec![Endpoint::new(MemoryRequest::address())]);
         // One process has both ends: ids need not differ from those of another.
-        Self::new(Calls::new(caller, MemoryRequest::address(), 1, limits, Vec::new()))
+        Self::new(Calls::new(caller, Arc::new(set), 1, CallDefaults::new(), None))
     }
 }

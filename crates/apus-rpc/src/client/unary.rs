@@ -1,66 +1,198 @@
 //! A call with one request and one response.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
 use std::time::Duration;
 
 use apus::{Bytes, TraceContext};
 
+use crate::client::attempts::{Attempts, FailureFacts, Next};
 use crate::client::call_head::{CallHead, call_setters};
 use crate::client::calls::Calls;
+use crate::client::channel_counters::count;
+use crate::client::endpoint_state::InFlight;
+use crate::client::failure::{EndpointOutcome, Repetition};
+use crate::client::hedge::Hedge;
+use crate::client::retry::RetryPolicy;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, ResponseHead};
 use crate::metadata::Metadata;
 use crate::response::Response;
 use crate::status::Status;
-use crate::transport::{Outgoing, OutgoingOptions};
+use crate::transport::OutgoingParts;
 
-/// A call that is not sent yet. From [`Channel::unary`](crate::Channel::unary). It is sent when it is awaited for the first time, or when a thread
-/// [waits](Self::wait) for it.
+/// A call that is not sent yet. From [`Channel::unary`](crate::Channel::unary). It is sent when it is awaited for the first time,
+/// or when a thread [waits](Self::wait) for it.
 ///
 /// A call that is made in a handler has no more time than the handler's request and the same trace context, see
 /// [`Context`](crate::Context). A dropped call is given up, and the server is notified.
+///
+/// A request that was not executed goes to another endpoint at once, if the channel has one: the server cannot be reached,
+/// drains, or has too many requests. Answers about the request itself are final.
 #[must_use = "a call is sent when it is awaited or waited for"]
 pub struct UnaryCall<'c> {
     head: CallHead<'c>,
     body: Bytes,
+    waits_for_ready: Option<bool>,
+    is_idempotent: bool,
 }
 
 impl<'c> UnaryCall<'c> {
     pub(crate) fn new(calls: &'c Arc<Calls>, path: impl Into<Bytes>, body: Bytes) -> Self {
-        Self { head: CallHead::new(calls, path), body }
+        let head = CallHead::new(calls, path);
+        Self { head, body, waits_for_ready: None, is_idempotent: false }
     }
 
     call_setters!();
 
-    /// Sends the request and blocks the thread until the response is there.
-    ///
-    /// # Errors
-    ///
-    /// The [`Status`] of the call: from the server, or from the transport with [`Status::call_error`].
-    pub fn wait(mut self) -> Result<Response, Status> {
-        let (message, options) = self.prepare()?;
-        let calls = self.head.calls;
-        finish(calls, calls.caller.call(calls.to, message, options).wait())
+    /// Whether the call waits until an endpoint takes it, up to its deadline: it is repeated with pauses of 50 ms to 1 s as long
+    /// as no endpoint can have executed it. Default: as the channel, which is `false` unless
+    /// [`ChannelBuilder::wait_for_ready`](crate::ChannelBuilder::wait_for_ready) says otherwise.
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.waits_for_ready = Some(waits);
+        self
     }
 
-    /// The message and the options of the call.
+    /// Says that the method may be executed more than once with the effect of one execution, so that the channel may repeat the
+    /// call ([`ChannelBuilder::retry`](crate::ChannelBuilder::retry)) and send it twice
+    /// ([`ChannelBuilder::hedge`](crate::ChannelBuilder::hedge)). Default: it may be executed once at most.
+    pub fn idempotent(mut self) -> Self {
+        self.is_idempotent = true;
+        self
+    }
+
+    pub(crate) fn calls(&self) -> &'c Arc<Calls> {
+        self.head.calls
+    }
+
+    /// Checks the request before its first attempt.
+    pub(crate) fn begin(&mut self) -> Result<(), Status> {
+        self.head.begin()
+    }
+
+    /// When a second copy of the call is sent, if one may be.
+    pub(crate) fn hedge(&self) -> Option<Hedge> {
+        let may_repeat = self.is_idempotent || self.head.config().retry.is_some();
+        self.head.config().hedge.or_else(|| self.head.calls.hedge.filter(|_| may_repeat))
+    }
+
+    /// The policy of the method, if it may be executed more than once.
+    fn policy(&self) -> Option<RetryPolicy> {
+        let idempotent = self.head.calls.retry.idempotent.filter(|_| self.is_idempotent);
+        self.head.config().retry.or(idempotent)
+    }
+
+    /// Whether a failure is the end of the call, although another copy of it is under way.
+    pub(crate) fn is_final(&self, result: &Result<Response, Status>) -> bool {
+        let Err(status) = result else { return true };
+        let may_repeat = self.policy().unwrap_or_default().covers(status.code());
+        Repetition::of(status) == Repetition::No && !may_repeat
+    }
+
+    /// The next attempt: its endpoint, and the call of it.
+    pub(crate) fn attempt(
+        &self,
+        attempts: &Attempts,
+    ) -> Result<(InFlight, OutgoingParts<'c>), Status> {
+        self.prepare(attempts).map_err(|status| attempts.status_of_call(status))
+    }
+
+    fn prepare(&self, attempts: &Attempts) -> Result<(InFlight, OutgoingParts<'c>), Status> {
+        let (calls, options) = (self.head.calls, self.head.options()?);
+        let message = self.message()?;
+        let flight = calls.endpoints.begin(&attempts.tried, self.body.len());
+        let flight = flight.ok_or_else(Status::no_endpoint)?;
+        let call = calls.caller.call(flight.address(), message, options);
+        Ok((flight, call))
+    }
+
+    /// The message of an attempt. The body is copied, so that another attempt may follow.
     //= docs/rpc-wire.md#E11
-    fn prepare(&mut self) -> Result<(Bytes, OutgoingOptions), Status> {
-        let options = self.head.prepare()?;
-        let body = mem::take(&mut self.body);
-        let mut message = self.head.open(self.head.calls.next_id(), true, body.len())?;
-        message.extend_from_slice(&body);
-        Ok((message.into(), options))
+    fn message(&self) -> Result<Bytes, Status> {
+        let mut message = self.head.open(self.head.calls.next_id(), true, self.body.len())?;
+        message.extend_from_slice(&self.body);
+        Ok(message.into())
+    }
+
+    /// An attempt has ended: the call has, or another attempt follows.
+    pub(crate) fn judge(
+        &mut self,
+        attempts: &mut Attempts,
+        flight: InFlight,
+        result: Result<Response, Status>,
+    ) -> Judged {
+        let calls = self.head.calls;
+        calls.endpoints.ended(&flight.state, EndpointOutcome::of(&result));
+        match result {
+            Ok(response) => {
+                calls.throttle.succeed();
+                Judged::Over(Ok(response))
+            }
+            Err(status) => self.judge_failure(attempts, &flight, status),
+        }
+    }
+
+    #[cold]
+    fn judge_failure(
+        &mut self,
+        attempts: &mut Attempts,
+        flight: &InFlight,
+        status: Status,
+    ) -> Judged {
+        let calls = self.head.calls;
+        let counters = &calls.endpoints.counters;
+        attempts.tried.add(flight.state.number);
+        let waits_for_ready = self.waits_for_ready.or_else(|| self.head.config().waits_for_ready);
+        let facts = FailureFacts {
+            has_untried: calls.endpoints.has_untried(&attempts.tried),
+            waits_for_ready: waits_for_ready.unwrap_or(calls.waits_for_ready),
+            policy: self.policy(),
+            not_executed: calls.retry.not_executed,
+            throttle: &calls.throttle,
+            remaining: self.head.remaining(),
+            random: calls.endpoints.random(),
+        };
+        match attempts.next(&status, facts) {
+            Next::End => Judged::Over(Err(attempts.status_of_call(status))),
+            Next::Elsewhere => {
+                count(&counters.moved);
+                Judged::Again(None)
+            }
+            Next::After(pause) => {
+                count(&counters.repeated);
+                self.note_attempts(attempts.repeated);
+                Judged::Again(Some(pause))
+            }
+        }
+    }
+
+    /// Tells the server about earlier attempts.
+    fn note_attempts(&mut self, repeated: u32) {
+        if repeated > 0 {
+            let result =
+                self.head.metadata().insert("grpc-previous-rpc-attempts", repeated.to_string());
+            result.expect("a number is a text");
+        }
+    }
+}
+
+/// The end of an attempt.
+pub(crate) enum Judged {
+    /// The call has ended as well.
+    Over(Result<Response, Status>),
+    /// Another attempt follows, after a pause if there is one.
+    Again(Option<Duration>),
+}
+
+impl Judged {
+    pub(crate) fn failed(status: Status) -> Self {
+        Self::Over(Err(status))
     }
 }
 
 /// The response of a call, or its status.
-fn finish(calls: &Calls, result: Result<Bytes, Status>) -> Result<Response, Status> {
+pub(crate) fn finish(calls: &Calls, result: Result<Bytes, Status>) -> Result<Response, Status> {
     let message = result?;
     //= docs/rpc-wire.md#E16
     let refused = |error: EnvelopeError| {
@@ -84,69 +216,11 @@ fn finish(calls: &Calls, result: Result<Bytes, Status>) -> Result<Response, Stat
     Err(end)
 }
 
-impl<'c> IntoFuture for UnaryCall<'c> {
-    type Output = Result<Response, Status>;
-    type IntoFuture = UnaryFuture<'c>;
-
-    fn into_future(self) -> UnaryFuture<'c> {
-        UnaryFuture { stage: Stage::New(self) }
-    }
-}
-
-/// A [`UnaryCall`] as a future, for any executor. The request is sent when it is first polled.
-#[must_use = "a future does nothing unless it is polled"]
-pub struct UnaryFuture<'c> {
-    stage: Stage<'c>,
-}
-
-enum Stage<'c> {
-    New(UnaryCall<'c>),
-    Sent(&'c Calls, Outgoing<'c>),
-    Over,
-}
-
-impl Future for UnaryFuture<'_> {
-    type Output = Result<Response, Status>;
-
-    /// # Panics
-    ///
-    /// If it is polled after it was ready.
-    fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Self::Output> {
-        if let Stage::New(_) = self.stage {
-            let Stage::New(mut call) = mem::replace(&mut self.stage, Stage::Over) else {
-                unreachable!("the stage is New")
-            };
-            let (message, options) = match call.prepare() {
-                Ok(prepared) => prepared,
-                Err(status) => return Poll::Ready(Err(status)),
-            };
-            let calls: &Calls = call.head.calls;
-            let call = calls.caller.call(calls.to, message, options).into_future();
-            self.stage = Stage::Sent(calls, call);
-        }
-        let Stage::Sent(calls, call) = &mut self.stage else {
-            panic!("a call has one result");
-        };
-        let result = match Pin::new(call).poll(task) {
-            Poll::Ready(result) => finish(calls, result),
-            Poll::Pending => return Poll::Pending,
-        };
-        self.stage = Stage::Over;
-        Poll::Ready(result)
-    }
-}
-
 impl fmt::Debug for UnaryCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UnaryCall")
             .field("path", self.head.path())
             .field("length", &self.body.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for UnaryFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnaryFuture").finish_non_exhaustive()
     }
 }

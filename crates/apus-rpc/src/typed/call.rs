@@ -47,7 +47,10 @@ impl<'c, C, T> TypedCall<'c, C, T> {
         body: Bytes,
         fault: Option<Status>,
     ) -> Self {
-        let call = channel.unary(path, body);
+        let mut call = channel.unary(path, body);
+        if method.is_idempotent {
+            call = call.idempotent();
+        }
         Self { call, facts: Facts { channel, method }, fault, response: PhantomData }
     }
 
@@ -80,6 +83,17 @@ impl<'c, C, T> TypedCall<'c, C, T> {
     /// Sends the call's place in a distributed trace.
     pub fn trace(self, context: TraceContext) -> Self {
         self.change(|call| call.trace(context))
+    }
+
+    /// Says that the method may be executed more than once, as [`UnaryCall::idempotent`]. Default: as the attribute `#[idempotent]` of the
+    /// method says.
+    pub fn idempotent(self) -> Self {
+        self.change(UnaryCall::idempotent)
+    }
+
+    /// Whether the call waits until an endpoint takes it, as [`UnaryCall::wait_for_ready`].
+    pub fn wait_for_ready(self, waits: bool) -> Self {
+        self.change(|call| call.wait_for_ready(waits))
     }
 
     /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context.

@@ -1,0 +1,292 @@
+//! The built-in resolver: numbers, the system's resolver, and files.
+
+use std::fmt;
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use apus::{Address, ResolveError};
+use async_task::FallibleTask;
+use futures_core::Stream;
+
+use crate::client::resolve::{BoxError, Endpoint, EndpointStream, Resolve};
+use crate::client::target::{HostSource, Target};
+use crate::client::task_thread::LOOKUPS;
+use crate::timer::{Sleep, sleep};
+
+/// Time between two look-ups of a name.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Time between two looks into a file, and the shortest time between two look-ups when endpoints fail.
+const LOOK_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// The resolver of channels that have no other: it takes the targets that [`Target`] lists.
+///
+/// Names are looked up with the system's resolver, all addresses of both families, on one thread that the channels of the process
+/// share. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s.
+#[derive(Clone, Default)]
+pub struct SystemResolver {
+    requests: Arc<Mutex<Requests>>,
+}
+
+/// Requests for a newer list.
+#[derive(Default)]
+struct Requests {
+    number: u64,
+    waiting: Vec<Waker>,
+}
+
+impl SystemResolver {
+    /// A resolver. Channels that share it share its [`refresh`](Resolve::refresh).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Resolve for SystemResolver {
+    fn watch(&self, target: &Target) -> EndpointStream {
+        let stage = match target.source() {
+            Ok(source) => match source.numeric() {
+                Some(addresses) => WatchStage::Last(Some(Ok(endpoints(addresses)))),
+                None => WatchStage::Due(source),
+            },
+            Err(error) => WatchStage::Last(Some(Err(error.into()))),
+        };
+        Box::pin(HostWatch { requests: Arc::clone(&self.requests), seen: 0, stage })
+    }
+
+    fn refresh(&self) {
+        let waiting = {
+            let mut requests = lock(&self.requests);
+            requests.number += 1;
+            std::mem::take(&mut requests.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The list of a target, again and again.
+struct HostWatch {
+    requests: Arc<Mutex<Requests>>,
+    /// Number of the last request that this watch has followed.
+    seen: u64,
+    stage: WatchStage,
+}
+
+type ListResult = Result<Vec<Endpoint>, BoxError>;
+
+enum WatchStage {
+    /// A list that does not change, and then the end.
+    Last(Option<ListResult>),
+    Due(HostSource),
+    Looking(HostSource, FallibleTask<ListResult>),
+    Waiting(HostSource, Times, Sleep),
+    Over,
+}
+
+/// The times at which a source is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Times {
+    last: Instant,
+    every: Duration,
+}
+
+impl Times {
+    /// The time of the next look-up.
+    fn next(self, requested: bool) -> Instant {
+        self.last + if requested { LOOK_AFTER_FAILURE } else { self.every }
+    }
+}
+
+impl HostWatch {
+    /// Whether a newer list was requested since the last look-up. The task is woken with the next request otherwise.
+    fn is_requested(&self, task: &Context<'_>) -> bool {
+        let mut requests = lock(&self.requests);
+        if requests.number > self.seen {
+            return true;
+        }
+        if !requests.waiting.iter().any(|waker| waker.will_wake(task.waker())) {
+            requests.waiting.push(task.waker().clone());
+        }
+        false
+    }
+
+    /// Steps once; `None` if another step is possible.
+    fn step(
+        &mut self,
+        stage: WatchStage,
+        task: &mut Context<'_>,
+    ) -> Option<Poll<Option<ListResult>>> {
+        match stage {
+            WatchStage::Last(list) => return Some(Poll::Ready(list)),
+            WatchStage::Over => return Some(Poll::Ready(None)),
+            WatchStage::Due(source) => {
+                self.seen = lock(&self.requests).number;
+                let looked = source.clone();
+                let found = LOOKUPS.spawn(async move { look(&looked) });
+                self.stage = WatchStage::Looking(source, found);
+            }
+            WatchStage::Looking(source, mut found) => match Pin::new(&mut found).poll(task) {
+                Poll::Pending => {
+                    self.stage = WatchStage::Looking(source, found);
+                    return Some(Poll::Pending);
+                }
+                Poll::Ready(found) => {
+                    let every =
+                        if source.file().is_some() { LOOK_AFTER_FAILURE } else { LOOK_EVERY };
+                    let times = Times { last: Instant::now(), every };
+                    self.stage = WatchStage::Waiting(source, times, sleep(every));
+                    let gone = || Err("the thread for look-ups is gone".into());
+                    return Some(Poll::Ready(Some(found.unwrap_or_else(gone))));
+                }
+            },
+            WatchStage::Waiting(source, times, mut time) => {
+                if self.is_requested(task) {
+                    time = sleep(times.next(true).saturating_duration_since(Instant::now()));
+                }
+                if Pin::new(&mut time).poll(task).is_pending() {
+                    self.stage = WatchStage::Waiting(source, times, time);
+                    return Some(Poll::Pending);
+                }
+                self.stage = WatchStage::Due(source);
+            }
+        }
+        None
+    }
+}
+
+impl Stream for HostWatch {
+    type Item = ListResult;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<ListResult>> {
+        let this = &mut *self;
+        loop {
+            let stage = std::mem::replace(&mut this.stage, WatchStage::Over);
+            if let Some(polled) = this.step(stage, task) {
+                return polled;
+            }
+        }
+    }
+}
+
+fn endpoints(addresses: Vec<Address>) -> Vec<Endpoint> {
+    let mut endpoints: Vec<Endpoint> = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        if !endpoints.iter().any(|known| known.address() == address) {
+            endpoints.push(Endpoint::new(address));
+        }
+    }
+    endpoints
+}
+
+/// Looks all hosts of a source up. A host that is not known does not hide the others.
+fn look(source: &HostSource) -> ListResult {
+    let texts = match source {
+        HostSource::Hosts { texts, .. } => texts.clone(),
+        HostSource::File(path) => {
+            let named = |error: io::Error| format!("cannot read {}: {error}", path.display());
+            HostSource::hosts_in(&fs::read_to_string(path).map_err(named)?)
+        }
+    };
+    let (mut addresses, mut failure): (Vec<Address>, Option<ResolveError>) = (Vec::new(), None);
+    for text in &texts {
+        match apus::resolve_all(text) {
+            Ok(found) => addresses.extend(found),
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) if addresses.is_empty() => Err(error.into()),
+        _ => Ok(endpoints(addresses)),
+    }
+}
+
+impl fmt::Debug for SystemResolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemResolver").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_lite::StreamExt;
+    use futures_lite::future::block_on;
+
+    use super::*;
+
+    fn first(text: &str) -> ListResult {
+        let mut lists = SystemResolver::new().watch(&Target::new(text));
+        block_on(lists.next()).expect("a list")
+    }
+
+    #[test]
+    fn numbers_are_one_list_without_duplicates() {
+        let mut lists =
+            SystemResolver::new().watch(&Target::new("static:10.0.0.1:1,[::1]:1,10.0.0.1:1"));
+        let list = block_on(lists.next()).expect("a list").expect("addresses");
+        let addresses: Vec<_> = list.iter().map(|it| it.address().to_string()).collect();
+        assert_eq!(addresses, ["10.0.0.1:1", "[::1]:1"]);
+        assert!(block_on(lists.next()).is_none());
+    }
+
+    #[test]
+    fn names_are_looked_up_on_the_thread() {
+        for text in ["localhost:1", "dns:localhost:1@7", "static:localhost:1,10.0.0.1:1"] {
+            let list = first(text).expect(text);
+            assert!(list.iter().all(|it| it.address().port == 1 && it.weight() == 1), "{text}");
+            assert!(list[0].address().host.ip().is_loopback());
+        }
+        assert_eq!(
+            first("nothing").expect_err("no port").to_string().split(':').next(),
+            Some("address 'nothing'")
+        );
+    }
+
+    #[test]
+    fn a_file_names_hosts() {
+        let path = std::env::temp_dir().join(format!("apus-rpc-hosts-{}", std::process::id()));
+        fs::write(&path, "10.0.0.1:1 # one\n10.0.0.2:1\n").expect("a file");
+        let list = first(&format!("file:{}", path.display())).expect("addresses");
+        assert_eq!(list.len(), 2);
+        fs::remove_file(&path).expect("the file");
+        let error = first(&format!("file:{}", path.display())).expect_err("no file").to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
+    }
+
+    #[test]
+    fn a_failure_brings_the_next_look_up_forward_but_not_at_once() {
+        let last = Instant::now();
+        let times = Times { last, every: LOOK_EVERY };
+        assert_eq!(times.next(false), last + Duration::from_secs(30));
+        assert_eq!(times.next(true), last + Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_request_wakes_a_watch_that_waits() {
+        let resolver = SystemResolver::new();
+        let mut lists = resolver.watch(&Target::new("localhost:1"));
+        block_on(lists.next()).expect("a list").expect("addresses");
+        let woken = Arc::new(Flag(false.into()));
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(lists.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
+        resolver.refresh();
+        assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst));
+    }
+
+    struct Flag(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+}
