@@ -60,7 +60,7 @@ fn policy() -> RetryPolicy {
 }
 
 #[test]
-fn an_idempotent_call_is_repeated_and_the_server_is_told() {
+fn an_idempotent_call_is_repeated_and_the_server_sees_it() {
     let failing = failing(Code::Unavailable, None);
     let channel = failing.channel(Retry::safe().idempotent(policy()));
     channel.unary("/a.B/Fail", "3").idempotent().wait().expect("the fourth attempt");

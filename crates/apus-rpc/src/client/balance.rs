@@ -40,7 +40,8 @@ pub enum Balance {
     /// One after the other.
     RoundRobin,
     /// The less loaded of two random endpoints. The load of an endpoint are its calls under way and the bytes of their requests,
-    /// where 1 KiB counts as a call, divided by its weight. The default for several servers.
+    /// where 1 KiB counts as a call, divided by its weight; of equal ones, the one with fewer failures since its last answer. The
+    /// default for several servers.
     LeastOutstanding,
 }
 

@@ -103,7 +103,7 @@ impl EndpointSet {
     /// one of them is chosen. `None` without endpoints.
     pub(crate) fn begin(&self, tried: &Tried, length: usize) -> Option<InFlight> {
         let lists = self.lists();
-        let states = if lists.ready.is_empty() { &lists.all } else { &lists.ready };
+        let states = lists.choice();
         let count = states.len();
         let state = match count {
             0 => return None,
@@ -124,7 +124,7 @@ impl EndpointSet {
 
     /// Whether a call has endpoints left at which it was not tried.
     pub(crate) fn has_untried(&self, tried: &Tried) -> bool {
-        self.lists().ready.iter().any(|state| !tried.has(state.number))
+        self.lists().choice().iter().any(|state| !tried.has(state.number))
     }
 
     /// An attempt has ended.
@@ -230,6 +230,11 @@ impl EndpointSet {
 }
 
 impl Lists {
+    /// The endpoints among which calls choose.
+    fn choice(&self) -> &[Arc<EndpointState>] {
+        if self.ready.is_empty() { &self.all } else { &self.ready }
+    }
+
     /// Makes the list of endpoints that are not ejected.
     fn refresh(&mut self, ejections: &Ejections) {
         let is_ready = |state: &&Arc<EndpointState>| !ejections.is_out(state.endpoint.address());
