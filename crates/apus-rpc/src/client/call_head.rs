@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use apus::{Bytes, TraceContext};
 
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::retry::MethodConfig;
 use crate::code::Code;
 use crate::context::Context;
@@ -16,7 +16,7 @@ use crate::transport::OutgoingOptions;
 
 /// Path, metadata and options of a call. It inherits from the request in whose handler it is made.
 pub(crate) struct CallHead<'c> {
-    pub(crate) calls: &'c Arc<Calls>,
+    pub(crate) calls: &'c Arc<ChannelParts>,
     path: MethodPath,
     metadata: Metadata,
     /// By which the call ends, or until [`begin`](Self::begin) the request that it belongs to.
@@ -29,7 +29,7 @@ pub(crate) struct CallHead<'c> {
 }
 
 impl<'c> CallHead<'c> {
-    pub(crate) fn new(calls: &'c Arc<Calls>, path: impl Into<Bytes>) -> Self {
+    pub(crate) fn new(calls: &'c Arc<ChannelParts>, path: impl Into<Bytes>) -> Self {
         let inherited = Context::current();
         let until = inherited.as_ref().and_then(Context::deadline);
         let trace = inherited.as_ref().and_then(Context::trace);

@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::transport::Caller;
 
 /// The port and the endpoints of a channel, and what its calls share.
-pub(crate) struct Calls {
+pub(crate) struct ChannelParts {
     pub(crate) caller: Caller,
     pub(crate) endpoints: Arc<EndpointSet>,
     pub(crate) limits: EnvelopeLimits,
@@ -65,7 +65,7 @@ pub struct OutgoingCall<'a> {
 pub(crate) type Interceptor =
     Box<dyn Fn(&mut OutgoingCall<'_>) -> Result<(), Status> + Send + Sync>;
 
-impl Calls {
+impl ChannelParts {
     pub(crate) fn new(
         caller: Caller,
         endpoints: Arc<EndpointSet>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apus::{Address, Bytes};
 
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::channel_counters::ChannelCounters;
 use crate::client::contact::Contact;
 use crate::client::endpoint_set::EndpointStatus;
@@ -33,11 +33,11 @@ use crate::transport::Caller;
 /// ```
 #[derive(Clone)]
 pub struct Channel {
-    pub(crate) calls: Arc<Calls>,
+    pub(crate) calls: Arc<ChannelParts>,
 }
 
 impl Channel {
-    pub(crate) fn new(calls: Calls) -> Self {
+    pub(crate) fn new(calls: ChannelParts) -> Self {
         Self { calls: Arc::new(calls) }
     }
 

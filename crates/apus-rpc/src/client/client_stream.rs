@@ -11,7 +11,7 @@ use std::time::Instant;
 use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, options};
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::endpoint_state::InFlight;
 use crate::client::failure::EndpointOutcome;
 use crate::client::tried::Tried;
@@ -35,7 +35,7 @@ const INBOX_MAX: usize = CHUNK_MAX;
 
 /// A call with streams.
 pub(crate) struct ClientStream {
-    calls: Arc<Calls>,
+    calls: Arc<ChannelParts>,
     /// The server, on which the call is load until it is dropped.
     flight: InFlight,
     id: u64,

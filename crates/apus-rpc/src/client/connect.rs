@@ -9,7 +9,7 @@ use apus::{CallError, Client, Config, Node, OpenError, ResolveError, StartError}
 
 use crate::blocking::block_on;
 use crate::client::balance::{Balance, Pick};
-use crate::client::calls::{CallDefaults, Calls, OutgoingCall};
+use crate::client::calls::{CallDefaults, ChannelParts, OutgoingCall};
 use crate::client::channel::Channel;
 use crate::client::endpoint_set::EndpointSet;
 use crate::client::first_contact;
@@ -206,7 +206,7 @@ impl ChannelBuilder {
         };
         //= docs/rpc-wire.md#E7
         let caller = Caller::Network(client);
-        Ok(Channel::new(Calls::new(caller, set, random()?, defaults, upkeep)))
+        Ok(Channel::new(ChannelParts::new(caller, set, random()?, defaults, upkeep)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::client::attempts::Attempts;
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::channel_counters::count;
 use crate::client::endpoint_state::InFlight;
 use crate::client::hedge::Hedge;
@@ -40,7 +40,11 @@ pub(crate) struct Copied<'c> {
 
 impl<'c> Hedging<'c> {
     /// The first copy is sent.
-    pub(crate) fn begin(calls: &'c Calls, hedge: Hedge, flight: &InFlight) -> Option<Box<Self>> {
+    pub(crate) fn begin(
+        calls: &'c ChannelParts,
+        hedge: Hedge,
+        flight: &InFlight,
+    ) -> Option<Box<Self>> {
         let now = Instant::now();
         let delay = calls.window()?.begin(hedge, now);
         let stage = delay.map_or(CopyStage::Over, |delay| CopyStage::Waits(sleep(delay)));
@@ -48,7 +52,7 @@ impl<'c> Hedging<'c> {
     }
 
     /// The first copy has ended. Returns the second one if it is under way.
-    pub(crate) fn first_ended(self, calls: &Calls) -> Option<Copied<'c>> {
+    pub(crate) fn first_ended(self, calls: &ChannelParts) -> Option<Copied<'c>> {
         let now = Instant::now();
         if let Some(mut window) = calls.window() {
             window.ended(now.duration_since(self.begun), now);

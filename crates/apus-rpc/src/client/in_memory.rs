@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::client::balance::Balance;
-use crate::client::calls::{CallDefaults, Calls};
+use crate::client::calls::{CallDefaults, ChannelParts};
 use crate::client::channel::Channel;
 use crate::client::endpoint_set::EndpointSet;
 use crate::client::resolve::Endpoint;
@@ -62,6 +62,6 @@ impl Channel {
             EndpointSet::new(Box::new(Balance::PickFirst), 0, Arc::new(SystemResolver::new()));
         set.update(vec![Endpoint::new(MemoryRequest::address())]);
         // One process has both ends: ids need not differ from those of another.
-        Self::new(Calls::new(caller, Arc::new(set), 1, CallDefaults::new(), None))
+        Self::new(ChannelParts::new(caller, Arc::new(set), 1, CallDefaults::new(), None))
     }
 }

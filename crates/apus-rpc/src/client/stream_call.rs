@@ -7,7 +7,7 @@ use std::time::Duration;
 use apus::{Bytes, TraceContext};
 
 use crate::client::call_head::{CallHead, call_setters};
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::client_stream::{ClientStream, Holding};
 use crate::metadata::Metadata;
 use crate::status::Status;
@@ -39,7 +39,7 @@ pub struct StreamCall<'c> {
 }
 
 impl<'c> StreamCall<'c> {
-    pub(crate) fn new(calls: &'c Arc<Calls>, path: impl Into<Bytes>) -> Self {
+    pub(crate) fn new(calls: &'c Arc<ChannelParts>, path: impl Into<Bytes>) -> Self {
         Self { head: CallHead::new(calls, path) }
     }
 

@@ -9,7 +9,7 @@ use apus::{Bytes, TraceContext};
 
 use crate::client::attempts::{Attempts, FailureFacts, Next};
 use crate::client::call_head::{CallHead, call_setters};
-use crate::client::calls::Calls;
+use crate::client::calls::ChannelParts;
 use crate::client::channel_counters::count;
 use crate::client::endpoint_state::InFlight;
 use crate::client::failure::{EndpointOutcome, Repetition};
@@ -39,7 +39,7 @@ pub struct UnaryCall<'c> {
 }
 
 impl<'c> UnaryCall<'c> {
-    pub(crate) fn new(calls: &'c Arc<Calls>, path: impl Into<Bytes>, body: Bytes) -> Self {
+    pub(crate) fn new(calls: &'c Arc<ChannelParts>, path: impl Into<Bytes>, body: Bytes) -> Self {
         let head = CallHead::new(calls, path);
         Self { head, body, waits_for_ready: None, is_idempotent: false }
     }
@@ -62,7 +62,7 @@ impl<'c> UnaryCall<'c> {
         self
     }
 
-    pub(crate) fn calls(&self) -> &'c Arc<Calls> {
+    pub(crate) fn calls(&self) -> &'c Arc<ChannelParts> {
         self.head.calls
     }
 
@@ -167,7 +167,7 @@ impl<'c> UnaryCall<'c> {
         }
     }
 
-    /// Tells the server about earlier attempts.
+    /// Adds the number of earlier attempts to the metadata.
     fn note_attempts(&mut self, repeated: u32) {
         if repeated > 0 {
             let result =
@@ -192,7 +192,10 @@ impl Judged {
 }
 
 /// The response of a call, or its status.
-pub(crate) fn finish(calls: &Calls, result: Result<Bytes, Status>) -> Result<Response, Status> {
+pub(crate) fn finish(
+    calls: &ChannelParts,
+    result: Result<Bytes, Status>,
+) -> Result<Response, Status> {
     let message = result?;
     //= docs/rpc-wire.md#E16
     let refused = |error: EnvelopeError| {
