@@ -55,6 +55,7 @@ pub use balance::{Balance, Candidates, Pick};
 pub use calls::OutgoingCall;
 pub use channel::Channel;
 pub use channel_counters::ChannelCounters;
+#[cfg(feature = "tokio")]
 pub(crate) use connect::with_shared_node;
 pub use connect::{ChannelBuilder, ConnectError};
 pub use contact::Contact;

@@ -57,14 +57,22 @@
 mod building;
 mod committed;
 mod rules;
+#[cfg_attr(
+    not(any(feature = "json", feature = "postcard")),
+    allow(dead_code, reason = "only types of serde have shapes")
+)]
 mod text;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "json", feature = "postcard"))]
 mod trace;
+#[cfg_attr(
+    not(any(feature = "json", feature = "postcard")),
+    allow(dead_code, reason = "only types of serde have shapes")
+)]
 mod types;
 
 pub use building::{MethodBuilder, SchemaBuilder};
 pub use rules::SchemaBreak;
 pub use text::{Schema, SchemaTextError};
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "json", feature = "postcard"))]
 pub(crate) use trace::trace;
 pub use types::SchemaTypes;
