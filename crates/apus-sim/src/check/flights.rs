@@ -481,6 +481,8 @@ impl World<'_> {
             let local = self.local(node);
             self.nodes[node].endpoint.contact_failed(local, path);
         }
+        // An attacker may have joined a part of a sealed datagram to the text of the peer, and the log is the same with every cipher.
+        let text = text.split("; the peer says").next().unwrap_or_default();
         self.note(|| format!("node {node}: the handshake has failed: {text}"));
         self.handshake_failed(node, index);
     }
