@@ -59,12 +59,12 @@ pub struct Drained {
 /// meanwhile. It ends at once when the node is closed.
 #[must_use = "a server serves while it is awaited or waited for"]
 pub struct Serving {
-    begun: Result<Begun, ServeError>,
+    begun: Result<OpenServer, ServeError>,
     counters: Arc<ServerCounters>,
-    stage: Stage,
+    stage: ServingStage,
 }
 
-struct Begun {
+struct OpenServer {
     port: Port,
     intake: Arc<Intake>,
     shutdown: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -72,7 +72,7 @@ struct Begun {
     threads: usize,
 }
 
-enum Stage {
+enum ServingStage {
     New,
     Running { requests: Requests, end: Pin<Box<dyn Future<Output = Ended> + Send>> },
     Over,
@@ -95,9 +95,9 @@ impl Serving {
         let (intake, shutdown) = (Arc::new(intake), Some(Box::pin(shutdown) as Pin<Box<_>>));
         let begun = port.map(|port| {
             let drain_for = DRAIN_FOR;
-            Begun { port, intake, shutdown, drain_for, threads }
+            OpenServer { port, intake, shutdown, drain_for, threads }
         });
-        Self { begun, counters, stage: Stage::New }
+        Self { begun, counters, stage: ServingStage::New }
     }
 
     /// The longest time for which the end of the server waits for handlers. Those that go on are dropped then, and their clients get
@@ -123,7 +123,7 @@ impl Serving {
     ///
     /// [`ServeError`].
     pub fn wait(self) -> Result<Drained, ServeError> {
-        let Begun { port, intake, shutdown, drain_for, threads } = self.begun?;
+        let OpenServer { port, intake, shutdown, drain_for, threads } = self.begun?;
         let gone = Gone(Arc::new((Cancellation::default(), AtomicUsize::new(threads))));
         for number in 0..threads {
             let (serving, intake, gone) = (port.clone(), Arc::clone(&intake), gone.clone());
@@ -178,12 +178,12 @@ impl Future for Serving {
             Ok(begun) => begun,
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
-        if let (Stage::New, Some(shutdown)) = (&this.stage, begun.shutdown.take()) {
+        if let (ServingStage::New, Some(shutdown)) = (&this.stage, begun.shutdown.take()) {
             let end = drain(Arc::clone(&begun.intake), shutdown, begun.drain_for);
             let requests = begun.port.requests();
-            this.stage = Stage::Running { requests, end: Box::pin(end) };
+            this.stage = ServingStage::Running { requests, end: Box::pin(end) };
         }
-        let Stage::Running { requests, end } = &mut this.stage else {
+        let ServingStage::Running { requests, end } = &mut this.stage else {
             panic!("a server ends once");
         };
         let ended = match end.as_mut().poll(task) {
@@ -211,7 +211,7 @@ impl Future for Serving {
             }
         };
         let port = begun.port.clone();
-        this.stage = Stage::Over;
+        this.stage = ServingStage::Over;
         let Ended { finished, cancelled } = ended;
         Poll::Ready(Ok(Drained { finished, cancelled, port }))
     }
