@@ -59,7 +59,7 @@
 //!
 //! | | the caller gets |
 //! |---|---|
-//! | the node refuses the request | [`RpcError::Send`](tarpc::client::RpcError::Send): an [`io::Error`] with the [`CallError`](apus::CallError) inside |
+//! | the node refuses the request | [`RpcError::Send`](tarpc::client::RpcError::Send): an [`io::Error`](std::io::Error) with the [`CallError`](apus::CallError) inside |
 //! | the deadline passes | [`RpcError::DeadlineExceeded`](tarpc::client::RpcError::DeadlineExceeded) |
 //! | the call fails otherwise | [`RpcError::Server`](tarpc::client::RpcError::Server), with the kind of [`io_error`] and the error's text |
 //! | the request or the response is none of the service, or the response is too long | [`RpcError::Server`](tarpc::client::RpcError::Server) with `InvalidData` |
