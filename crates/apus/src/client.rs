@@ -3,12 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::sync::Arc;
 #[cfg(feature = "tower")]
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus_proto::Endpoint;
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -20,10 +18,10 @@ use crate::error::Unusable;
 use crate::error::{CallError, RecvError, RuleError};
 use crate::flush::{Flush, operate};
 use crate::mail::CompletionMode;
-use crate::mail::queue::{Queue, WaitingResponse};
-use crate::observe::spans::{CallSpan, SpanNumber};
+use crate::observe::spans::CallSpan;
 use crate::observe::stats::PortStats;
-use crate::socket::{Deliverable, Recv, Socket, SocketInner};
+use crate::response::Response;
+use crate::socket::{Recv, Socket};
 use crate::sync::clock;
 
 /// Makes calls from a port of its own. Opened by [`Node::client`](crate::Node::client).
@@ -72,36 +70,6 @@ use crate::sync::clock;
 #[derive(Clone)]
 pub struct Client {
     socket: Socket,
-}
-
-/// The result of a call made with [`Client::send`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Response {
-    /// The cookie given with the call.
-    pub cookie: u64,
-    /// The response, or the error of the call.
-    pub result: Result<Bytes, CallError>,
-    /// Of its call, until it is handed out.
-    span: SpanNumber,
-}
-
-impl Deliverable for Response {
-    #[inline(always)]
-    fn take(queue: &mut Queue, _: &mut Endpoint, _: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
-        Some(Self { cookie, result, span })
-    }
-
-    #[inline]
-    fn is_noted(&self) -> bool {
-        self.span != SpanNumber::NONE || self.result.is_err()
-    }
-
-    #[cold]
-    fn delivered(&mut self, socket: &Socket) {
-        socket.spans.take(mem::replace(&mut self.span, SpanNumber::NONE)).end(&self.result);
-    }
 }
 
 impl Client {

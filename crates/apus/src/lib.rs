@@ -142,6 +142,7 @@ mod request;
 #[cfg(feature = "stream")]
 mod requests;
 mod resolve;
+mod response;
 #[cfg(feature = "stream")]
 mod responses;
 mod socket;
@@ -171,7 +172,7 @@ pub use bytes::Bytes;
 pub use call::{Call, Canceller};
 pub use call_builder::{CallBuilder, CallFuture, Connect, ConnectFuture};
 pub use call_options::CallOptions;
-pub use client::{Client, Response};
+pub use client::Client;
 pub use config::{
     Config, ConfigError, DeniedPeers, EngineAt, EngineAtError, Links, LinksError, MetricsAt,
     MetricsAtError, MisspeltVariable, PatternError, PeerRule, Plain, PlainError, QuantityError,
@@ -197,6 +198,7 @@ pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
+pub use response::Response;
 #[cfg(feature = "stream")]
 pub use responses::Responses;
 pub use secure::peer::Peer;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 
-use crate::client::Response;
 use crate::delivery::parker::WaiterId;
+use crate::response::Response;
 use crate::socket::Socket;
 
 /// The responses to calls of [`Client::send`](crate::Client::send), as a stream. From

@@ -17,8 +17,9 @@ use tower::{Layer, Service, ServiceBuilder};
 
 use crate::body::BoxError;
 use crate::handler::AddTower;
+use crate::server::error::ServeError;
 use crate::server::services::Services;
-use crate::server::serving::{InRuntime, ServeError, Serving};
+use crate::server::serving::{InRuntime, Serving};
 #[cfg(feature = "transport")]
 use crate::server::tcp::TcpListeners;
 

@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tower::Service;
 
 use crate::body::BoxError;
-use crate::server::serving::ServeError;
+use crate::server::error::ServeError;
 
 /// TCP ports that are open.
 #[derive(Default)]
