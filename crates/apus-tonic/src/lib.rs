@@ -1,4 +1,4 @@
-//! gRPC over Apus: clients and servers that [tonic](tonic) generates run over Apus unchanged.
+//! gRPC over Apus: clients and servers that [tonic] generates run over Apus unchanged.
 //!
 //! Two lines of a program change, the client's and the server's:
 //!

@@ -61,7 +61,7 @@ pub(crate) fn write(writer: &mut HeadWriter, metadata: &Metadata) {
     }
 }
 
-/// Number of the bytes that [`write`] writes.
+/// Number of the bytes that [`write()`] writes.
 pub(crate) fn length(metadata: &Metadata) -> usize {
     let name = |name: &HeaderName| match name {
         HeaderName::Static(_) => 2,
