@@ -15,7 +15,7 @@ use apus_rpc::{Address, Balance, Bytes, Channel, Context, Node, Server, Status};
 const PORT: u16 = 4000;
 
 /// Variable of a process that is a server.
-const ROLE: &str = "APUS_RPC_TEST_ROLE";
+const ROLE: &str = "APUS_TEST_ROLE";
 
 /// A node that shares no memory, as one of another host.
 fn node() -> Node {

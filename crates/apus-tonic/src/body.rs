@@ -52,30 +52,30 @@ impl Body for RequestBody {
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     responses: Streaming,
-    sending: Option<Sending>,
+    sending: Option<SentBody>,
     is_over: bool,
 }
 
 /// The task that sends the requests of a call. It ends with this.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SentBody {
     task: AbortHandle,
 }
 
-impl Sending {
+impl SentBody {
     pub(crate) fn new(task: AbortHandle) -> Self {
         Self { task }
     }
 }
 
-impl Drop for Sending {
+impl Drop for SentBody {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl ResponseBody {
-    pub(crate) fn new(responses: Streaming, sending: Option<Sending>) -> Self {
+    pub(crate) fn new(responses: Streaming, sending: Option<SentBody>) -> Self {
         Self { responses, sending, is_over: false }
     }
 

@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::metadata::MetadataMap;
 use tower::Service;
 
-use crate::body::{Begun, BoxError, ResponseBody, Sending, begin, no_runtime, send};
+use crate::body::{Begun, BoxError, ResponseBody, SentBody, begin, no_runtime, send};
 use crate::headers::{GRPC_TIMEOUT, to_message_headers, to_metadata};
 use crate::status::{is_of_handler, to_tonic, to_tonic_with_source};
 use crate::timeout;
@@ -155,7 +155,7 @@ where
     let sending = match (sender, Handle::try_current()) {
         (None, _) => None,
         (Some(sender), Ok(runtime)) => {
-            Some(Sending::new(runtime.spawn(send(body, sender)).abort_handle()))
+            Some(SentBody::new(runtime.spawn(send(body, sender)).abort_handle()))
         }
         (Some(_), Err(_)) => return Err(to_tonic_with_source(no_runtime())),
     };
