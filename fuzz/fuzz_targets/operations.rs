@@ -516,6 +516,7 @@ impl<'a> Run<'a> {
                     assert!(body == message(number, true, length), "the response of call {number}");
                 }
             }
+            Event::Cancelled { .. } => unreachable!("no request is watched"),
             Event::Connected { cookie, .. } => {
                 self.end(at, cookie.number() as usize);
             }
