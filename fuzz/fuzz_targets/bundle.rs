@@ -49,8 +49,14 @@ fn entries_of(datagram: &[u8]) {
     for (one, other) in all.iter().zip(&parsed) {
         match (one, other) {
             (Entry::Message(one), Entry::Message(other)) => {
-                assert_eq!((one.header, one.words, one.body), (other.header, other.words, other.body));
-                assert_eq!(one.flags.with(DataFlags::EXTENDED), other.flags.with(DataFlags::EXTENDED));
+                assert_eq!(
+                    (one.header, one.words, one.body),
+                    (other.header, other.words, other.body)
+                );
+                assert_eq!(
+                    one.flags.with(DataFlags::EXTENDED),
+                    other.flags.with(DataFlags::EXTENDED)
+                );
             }
             _ => assert_eq!(one, other),
         }

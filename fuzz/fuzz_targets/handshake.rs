@@ -18,7 +18,10 @@ use scripted::Scripted;
 #[derive(Arbitrary, Clone, Debug)]
 enum Change {
     None,
-    Byte { at: u8, mask: u8 },
+    Byte {
+        at: u8,
+        mask: u8,
+    },
     Cut(u8),
     Append(Vec<u8>),
     Replace(Vec<u8>),
@@ -46,7 +49,8 @@ fuzz_target!(|script: Script| {
         None => session,
     };
     let client = refusing(Scripted::client(SERVER), script.client_refuses);
-    let server = refusing(Scripted::server(CLIENT).retrying(script.retries % 5), script.server_refuses);
+    let server =
+        refusing(Scripted::server(CLIENT).retrying(script.retries % 5), script.server_refuses);
     let mut sent: Vec<Vec<u8>> = Vec::new();
     let outcome = run(offer(), None, client, server, &mut |frame, body| {
         sent.push(body.clone());
@@ -69,7 +73,11 @@ fuzz_target!(|script: Script| {
     });
     let Ok(server) = outcome.server else { return };
     for (frame, length) in CLEAR.into_iter().enumerate() {
-        assert_eq!(outcome.frames[frame][..length], sent[frame][..length], "the clear fields are bound");
+        assert_eq!(
+            outcome.frames[frame][..length],
+            sent[frame][..length],
+            "the clear fields are bound"
+        );
     }
     if let Ok(client) = outcome.client {
         assert_eq!(fingerprint(&client), fingerprint(&server));

@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use apus_proto::{Cookie, 
-    CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey,
-    SpentBodies, Time,
+use apus_proto::{
+    CallFailed, CallOptions, Config, Cookie, Endpoint, Event, Remote, ReplyError, RpcKey,
+    SocketKey, SpentBodies, Time,
 };
 use apus_wire::{PacketSink, PathError, PathId, TraceContext, Transmit, UnknownReason};
 use bytes::Bytes;
@@ -520,7 +520,9 @@ impl<'a> Run<'a> {
             Event::Connected { cookie, .. } => {
                 self.end(at, cookie.number() as usize);
             }
-            Event::Failed { cookie, error, .. } => self.on_failed(at, cookie.number() as usize, error),
+            Event::Failed { cookie, error, .. } => {
+                self.on_failed(at, cookie.number() as usize, error)
+            }
         }
     }
 

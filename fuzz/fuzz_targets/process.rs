@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Address, Client, Config, EngineAccess, EngineAt, Node, Request, Port, SharedEngine};
+use apus::{Address, Client, Config, EngineAccess, EngineAt, Node, Request, SharedEngine};
 use apus_proto::{MessageKind, Words};
 use apus_shm::{MessageReceiver, Pair, PendingPair, Place, Trust, connect_to};
 use bytes::Bytes;
@@ -96,7 +96,7 @@ struct Honest {
     address: SocketAddr,
     client: Client,
     _nodes: [Node; 2],
-    _service: Port,
+    _service: apus::Port,
 }
 
 fn honest() -> &'static Honest {

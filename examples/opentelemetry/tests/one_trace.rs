@@ -113,7 +113,7 @@ fn the_spans_of_a_call_are_of_one_trace_on_both_sides() {
             );
         }
         let services = ["call", "request"].map(|name| {
-            spans.iter().find(|(_, span)| span.name == name).map(|(service, _)| port.clone())
+            spans.iter().find(|(_, span)| span.name == name).map(|(service, _)| service.clone())
         });
         assert_ne!(services[0], services[1]);
     }
