@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use apus::{Address, CallOptions, Config, Node};
+use apus::{Address, Config, Node};
 use apus_node::transport::interface::{Client, Server};
 use apus_node::transport::over_apus::reply_to;
 use tokio::runtime::{Builder, Runtime};
