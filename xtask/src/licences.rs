@@ -22,7 +22,7 @@ pub(crate) fn check() -> Result<()> {
             wrong.push(format!("{package}: the licence '{licence}' is not in deny.toml"));
         }
     }
-    for lock in ["Cargo.lock", "fuzz/Cargo.lock"] {
+    for lock in ["Cargo.lock", "fuzz/Cargo.lock", "crates/apus-tonic/codegen/Cargo.lock"] {
         for source in other_sources(&read(lock)?).with_context(|| lock)? {
             wrong.push(format!("a dependency comes from {source}"));
         }

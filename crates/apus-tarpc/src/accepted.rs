@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use apus::{Flush, Port, Request, Requests};
+use apus::{Flush, Port, ReplyError, Request, Requests};
 use futures_core::Stream;
 use futures_sink::Sink;
 use serde_core::de::DeserializeOwned;
@@ -167,8 +167,10 @@ impl<Req, Resp: Serialize> Sink<Response<Resp>> for AcceptTransport<Req, Resp> {
         else {
             return Ok(()); // Its client no longer waits.
         };
-        let body = outcome::encode(&response.message);
-        let body = body.unwrap_or_else(|error| refusal(server_error(&error)));
+        let body = outcome::encode(&response.message).unwrap_or_else(|error| {
+            // Not `InvalidInput`, which says that the request was not executed.
+            refusal(ServerError::new(io::ErrorKind::InvalidData, error.to_string()))
+        });
         if let Some((request, body)) = self.unflushed.replace((request, body)) {
             answer(request, body, Flush::Later);
         }
@@ -197,7 +199,14 @@ impl<Req, Resp> fmt::Debug for AcceptTransport<Req, Resp> {
 /// Answers with an error if the node does not accept the response.
 fn answer(request: Request, body: Vec<u8>, flush: Flush) {
     if let Err(failed) = request.reply_with(body, flush) {
-        let error = ServerError::new(io::ErrorKind::InvalidData, failed.error().to_string());
+        let kind = match failed.error() {
+            ReplyError::MessageTooLarge { .. } | ReplyError::TooLargeForLinux { .. } => {
+                io::ErrorKind::InvalidData
+            }
+            // Not `WouldBlock`, which says that the request was not executed.
+            _ => io::ErrorKind::Other,
+        };
+        let error = ServerError::new(kind, failed.error().to_string());
         let _ = failed.into_request().reply(refusal(error)); // The client may have gone.
     }
 }

@@ -70,8 +70,8 @@
 //! # Hostile messages
 //!
 //! A body that cannot be decoded, or has bytes behind its message, is refused. serde bounds what a decoder reserves in advance.
-//! As with every format of serde, a type of arguments that contains itself can be nested until the stack is full, so a service
-//! that strangers can call does not use such types. A server that answers with the result of another method makes the client
+//! postcard does not bound nesting: a type of arguments that contains itself can be nested until the stack is full, which ends the
+//! process, so a service that strangers can call must not use such types. A server that answers with the result of another method makes the client
 //! that tarpc generates panic, over every transport; [`Client::expect`](apus::Client::expect) says which servers are called.
 
 #![forbid(unsafe_code)]

@@ -19,7 +19,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A body that is taken to pieces.
 pub(crate) type PinnedBody<B> = Pin<Box<B>>;
 
-/// Bytes of a body that are gathered before they are sent together.
+/// Gathering stops after this many bytes of a body, with the part that reaches it.
 const TOGETHER_MAX: usize = 64 << 10;
 
 /// The requests of a call, for a handler.

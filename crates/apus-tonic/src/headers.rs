@@ -24,8 +24,11 @@ const NOT_SENT: [&str; 9] = [
 /// Names that a peer's metadata must not have, because tonic reads the status of a call from them.
 const OF_A_STATUS: [&str; 3] = ["grpc-message", "grpc-status", "grpc-status-details-bin"];
 
-/// Pairs that room is made for at once. A map of headers has an upper bound.
+/// Pairs that room is made for at once.
 const PAIRS_FEW: usize = 128;
+
+/// Most pairs of a message. A map of headers panics at some 24,576 names, and a content type, a status and a time are added.
+const PAIRS_MAX: usize = 24_000;
 
 /// Headers as metadata. Values of names that end in `-bin` lose their base64. A content type that says no more than that this is
 /// gRPC is implied.
@@ -57,6 +60,10 @@ pub(crate) fn to_metadata(headers: &MetadataMap) -> Result<Metadata, MetadataErr
 
 /// Metadata of a peer as headers, without those that would change the status of the call.
 pub(crate) fn to_headers(metadata: &Metadata) -> Result<HeaderMap, Status> {
+    if metadata.len() > PAIRS_MAX {
+        let text = format!("{} pairs of metadata are more than headers can be", metadata.len());
+        return Err(Status::new(Code::ResourceExhausted, text));
+    }
     let mut headers = HeaderMap::with_capacity(metadata.len().min(PAIRS_FEW) + 2);
     for (name, value) in metadata.iter().filter(|(name, _)| !OF_A_STATUS.contains(name)) {
         let value = match value {
@@ -71,10 +78,7 @@ pub(crate) fn to_headers(metadata: &Metadata) -> Result<HeaderMap, Status> {
                 format!("metadata '{name}' is no HTTP header"),
             ));
         };
-        if headers.try_append(name, value).is_err() {
-            let text = format!("{} pairs of metadata are more than headers can be", metadata.len());
-            return Err(Status::new(Code::ResourceExhausted, text));
-        }
+        headers.append(name, value);
     }
     Ok(headers)
 }

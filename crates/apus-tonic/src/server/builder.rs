@@ -159,7 +159,7 @@ impl<'n, L> ServerBuilder<'n, L> {
         self
     }
 
-    /// Most requests in service at a time from one node, as [`concurrency`](Self::concurrency). Default: no limit.
+    /// Most requests in service at a time from one node, as [`concurrency`](Self::concurrency). Default 1,000.
     pub fn per_peer(mut self, requests: usize) -> Self {
         self.per_peer = Some(requests);
         self
@@ -172,7 +172,8 @@ impl<'n, L> ServerBuilder<'n, L> {
         self
     }
 
-    /// The longest time for which the end of the server waits for handlers. Default 30 s.
+    /// The longest time for which the end of the server waits for handlers. Default 30 s. Handlers of calls over Apus are dropped then;
+    /// those of calls over TCP go on in the runtime.
     pub fn drain(mut self, at_most: Duration) -> Self {
         self.drain = at_most;
         self
@@ -237,8 +238,8 @@ impl<'n, L> ServerBuilder<'n, L> {
             .add_tower(service)
             .limits(self.limits)
             .concurrency(self.concurrency)
-            // Each call may be one with streams, so the limits above are those of streams.
-            .streams_per_peer(usize::MAX)
+            // Any call may be one with streams, whose requests wait outside of the node's budgets.
+            .streams_per_peer(self.per_peer.unwrap_or(PER_PEER))
             .spawner(runtime.clone());
         let server = match self.per_peer {
             Some(requests) => server.per_peer(requests),
@@ -251,6 +252,9 @@ impl<'n, L> ServerBuilder<'n, L> {
         serving
     }
 }
+
+/// Default of [`ServerBuilder::per_peer`]. A call with streams holds up to 256 KiB of requests that its handler has not read.
+const PER_PEER: usize = 1_000;
 
 /// The node of a server that was given none.
 fn own_node() -> Result<Node, StartError> {

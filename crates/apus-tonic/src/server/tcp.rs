@@ -3,9 +3,11 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::panic;
 use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apus_rpc::{Bytes, Drained};
 use http::{Request, Response};
@@ -35,6 +37,8 @@ pub(crate) struct TcpServing {
     tasks: Vec<TcpTask>,
     addrs: Vec<SocketAddr>,
     drain: Duration,
+    /// Time at which the end began.
+    ended_at: Arc<OnceLock<Instant>>,
 }
 
 impl TcpListeners {
@@ -70,11 +74,14 @@ impl TcpListeners {
             Box::pin(serve(service, listener, end)) as TcpTask
         };
         let tasks = self.listeners.into_iter().map(task).collect();
+        let ended_at = Arc::new(OnceLock::new());
+        let noted = Arc::clone(&ended_at);
         let shutdown = async move {
             shutdown.await;
+            let _ = noted.set(Instant::now()); // It ends once.
             drop(end);
         };
-        (TcpServing { tasks, addrs, drain }, shutdown)
+        (TcpServing { tasks, addrs, drain, ended_at }, shutdown)
     }
 }
 
@@ -108,9 +115,12 @@ impl TcpServing {
         let drained = {
             let mut serving = pin!(serving);
             poll_fn(|task| {
-                while let Poll::Ready(Some(Ok(ended))) = tasks.poll_join_next(task) {
-                    if let Err(error) = ended {
-                        return Poll::Ready(Err(error.into()));
+                while let Poll::Ready(Some(ended)) = tasks.poll_join_next(task) {
+                    match ended {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => return Poll::Ready(Err(error.into())),
+                        // No task is aborted while this polls them.
+                        Err(panicked) => panic::resume_unwind(panicked.into_panic()),
                     }
                 }
                 serving.as_mut().poll(task).map_err(ServeError::from)
@@ -118,8 +128,10 @@ impl TcpServing {
             .await?
         };
         if !tasks.is_empty() {
-            // Connections that go on are closed.
-            let _ = timeout(self.drain, async { while tasks.join_next().await.is_some() {} }).await;
+            // Connections that go on longer are left to the runtime; each ends with its last call.
+            let passed = self.ended_at.get().map_or(Duration::ZERO, Instant::elapsed);
+            let rest = self.drain.saturating_sub(passed);
+            let _ = timeout(rest, async { while tasks.join_next().await.is_some() {} }).await;
         }
         Ok(drained)
     }
