@@ -44,6 +44,8 @@ pub(crate) enum Execution {
     Possible,
     /// It has not.
     None,
+    /// It has not, as the server knows that sends the status.
+    NoneHere,
     /// It has not, because the server drains: another server is a better choice.
     NoneByDraining,
 }
@@ -101,6 +103,12 @@ impl Status {
     pub(crate) fn with_execution(mut self, executed: Execution) -> Self {
         self.executed = executed;
         self
+    }
+
+    /// The status with which a handler ends: that of a call which the handler has made says nothing about its own request.
+    pub(crate) fn of_handler(self) -> Self {
+        let is_refused = self.executed == Execution::NoneHere;
+        self.with_execution(if is_refused { Execution::None } else { Execution::Possible })
     }
 
     pub(crate) fn execution(&self) -> Execution {

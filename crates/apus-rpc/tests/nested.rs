@@ -2,7 +2,8 @@
 
 mod pair;
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apus_rpc::{Bytes, Code, Context, Response, Status, TraceContext};
@@ -64,6 +65,28 @@ fn a_task_and_a_scope_inherit_as_well() {
     assert_eq!(call.wait().expect("a response").body(), "begun");
     let report = receiver.recv().expect("the task runs").expect("a response");
     assert_eq!(report, "true ");
+}
+
+#[test]
+fn the_status_of_a_nested_call_says_nothing_about_the_request() {
+    //= docs/rpc-wire.md#E14
+    let last = served(|server| server);
+    let channel = last.channel.clone();
+    let executed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&executed);
+    let middle = served(|server| {
+        server.route("/a.B/Count", move |_: Context, _: Bytes| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let channel = channel.clone();
+            async move { channel.unary("/a.B/Nothing", "").await.map(Response::into_body) }
+        })
+    });
+    let direct = last.channel.unary("/a.B/Nothing", "").wait().expect_err("no such method");
+    assert!(!direct.may_have_executed());
+    let status = middle.channel.unary("/a.B/Count", "").wait().expect_err("no such method");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.may_have_executed(), "the handler has counted");
+    assert_eq!(executed.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl ResponseHead {
 fn flags_of(execution: Execution) -> u8 {
     match execution {
         Execution::Possible => 0,
-        Execution::None => NOT_EXECUTED,
+        Execution::None | Execution::NoneHere => NOT_EXECUTED,
         Execution::NoneByDraining => NOT_EXECUTED | DRAINING,
     }
 }

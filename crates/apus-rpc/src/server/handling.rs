@@ -141,7 +141,8 @@ where
             accepted.context.enter(|| future.poll(task).map(|result| result.map(Into::into)))
         }));
         match polled {
-            Ok(Poll::Ready(result)) => accepted.answer(result),
+            //= docs/rpc-wire.md#E14
+            Ok(Poll::Ready(result)) => accepted.answer(result.map_err(Status::of_handler)),
             Err(_) => accepted.panicked(),
             // The poll of the thread that has received the request: the task that follows is polled as well.
             Ok(Poll::Pending) if task.waker().will_wake(Waker::noop()) => return Poll::Pending,

@@ -82,7 +82,8 @@ impl<F: Future<Output = Result<(), Status>>> Future for StreamHandling<F> {
             if let Some(result) = result {
                 *this.is_done = true;
                 accepted.note_end(result.is_ok());
-                stream.finish(result.err().unwrap_or_else(|| Status::new(Code::Ok, "")));
+                let end = result.err().map(Status::of_handler);
+                stream.finish(end.unwrap_or_else(|| Status::new(Code::Ok, "")));
             }
             stream.end_poll();
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use apus::Bytes;
 
 use crate::envelope::EnvelopeLimits;
-use crate::status::Status;
+use crate::status::{Execution, Status};
 
 /// The side of a call that chunks go to.
 pub(crate) trait ChunkSink: Send + Sync {
@@ -51,7 +51,9 @@ impl StreamSender {
     /// than [`EnvelopeLimits::frame_max`] of this side.
     pub async fn send(&mut self, message: impl Into<Bytes>) -> Result<(), Status> {
         let message = message.into();
-        self.limits.check_frame(message.len()).map_err(|error| error.of_request())?;
+        let fits = self.limits.check_frame(message.len());
+        // A handler may have seen the messages before this one.
+        fits.map_err(|error| error.of_request().with_execution(Execution::Possible))?;
         poll_fn(|task| self.sink.poll_room(task)).await?;
         self.sink.push_message(&message);
         Ok(())

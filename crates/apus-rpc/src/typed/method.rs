@@ -4,7 +4,7 @@ use crate::code::Code;
 use crate::codec::CodecError;
 use crate::metadata::Metadata;
 use crate::schema::Schema;
-use crate::status::Status;
+use crate::status::{Execution, Status};
 
 /// Trailer of a server that could not decode a request: the hash of its schema.
 pub(crate) const SCHEMA_TRAILER: &str = "apus-schema";
@@ -31,7 +31,8 @@ impl TypedMethod {
         );
         let mut metadata = Metadata::new();
         metadata.append(SCHEMA_TRAILER, hash).expect("the name and the hash are plain ASCII");
-        Status::new(Code::FailedPrecondition, text).with_metadata(metadata).not_executed()
+        let status = Status::new(Code::FailedPrecondition, text).with_metadata(metadata);
+        status.with_execution(Execution::NoneHere)
     }
 
     /// The status of a response that the server cannot encode.
