@@ -44,7 +44,8 @@
 //! | struct | another name of the type; JSON: new fields that are `Option`s | all else: a changed struct is a new method |
 //! | enum | another name of the type; variants appended to the end | all else; older programs refuse values with the new variants |
 //!
-//! A method or variant that no program uses any more may go: its lines are removed from the file together with its code.
+//! A method that no program uses any more may go: its lines are removed from the file together with its code. So may the last variant
+//! of an enum; removing another one changes the numbers of those behind it.
 //!
 //! Types are traced by their `Deserialize` and have the names that serde has for them. A part that serde does not show is `?`, as the
 //! fields of a struct after one that only takes particular texts.

@@ -154,7 +154,7 @@ fn a_running_server_describes_itself() {
 }
 
 #[test]
-fn the_rest_of_a_request_is_a_slice_of_the_message() {
+fn the_rest_of_a_request_lies_behind_the_other_arguments() {
     // The address of the message is not to be had from a typed method: one without types shows the layout.
     let served = served(|server| {
         server.route("/shop.Calc/Sum", |_, body: Bytes| async move {

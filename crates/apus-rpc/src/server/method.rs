@@ -59,6 +59,7 @@ where
         let registered = match streams.register(context.peer(), id, &stream) {
             Ok(registered) => registered,
             Err(status) => {
+                streams.note_over(context.peer(), id);
                 accepted.answer(Err(status));
                 return None;
             }

@@ -22,6 +22,9 @@ use crate::transport::Incoming;
 //= docs/rpc-wire.md#E24
 const INBOX_MAX: usize = 256 << 10;
 
+/// Bytes by which a chunk counts more than it has: it keeps its message.
+const CHUNK_COST: usize = 256;
+
 /// Bytes beyond which a handler waits until its client has pulled.
 const OUTBOX_MAX: usize = 128 << 10;
 
@@ -125,7 +128,7 @@ impl ServerStream {
         ends: bool,
         holds: bool,
     ) -> Self {
-        let bytes = chunk.len();
+        let bytes = if chunk.is_empty() { 0 } else { chunk.len() + CHUNK_COST };
         let chunks = if chunk.is_empty() { VecDeque::new() } else { VecDeque::from([chunk]) };
         let inbox = RequestSide {
             pushes: InOrder::new(),
@@ -314,6 +317,10 @@ impl ServerStream {
             let Some(request) = request else { break };
             if !outbox.is_opened {
                 outbox.is_opened = true;
+                if !outbox.is_polled {
+                    // The handler's task looks from now on whether the call is held.
+                    effects.wake(&mut outbox.task);
+                }
                 if let Some(hold) = outbox.hold.take() {
                     self.context.hold(hold).expect("the OPEN was taken from the context");
                 }
@@ -362,7 +369,7 @@ impl RequestSide {
     fn accept(&mut self, effects: &mut Effects) {
         while let Some(Pushed { chunk, ends, request }) = self.pushes.pop() {
             if self.is_read && !self.has_end && !chunk.is_empty() {
-                self.bytes += chunk.len();
+                self.bytes += chunk.len() + CHUNK_COST;
                 self.chunks.push_back(chunk);
             }
             self.has_end |= ends;
@@ -400,7 +407,7 @@ impl ChunkSource for ServerStream {
             let mut state = self.state();
             let inbox = &mut state.inbox;
             if let Some(chunk) = inbox.chunks.pop_front() {
-                inbox.bytes -= chunk.len();
+                inbox.bytes -= chunk.len() + CHUNK_COST;
                 inbox.give_credit(&mut effects);
                 Poll::Ready(Some(Ok(chunk)))
             } else if inbox.has_end || !inbox.is_read {

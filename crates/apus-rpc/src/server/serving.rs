@@ -44,7 +44,7 @@ pub enum ServeError {
 /// [`Node::close`](apus::Node::close) waits for them.
 #[must_use = "the port is closed when this is dropped"]
 pub struct Drained {
-    /// Requests that were in port when the end began, and whose handlers have ended.
+    /// Requests that were in service when the end began, and whose handlers have ended.
     pub finished: usize,
     /// Requests whose handlers were dropped, because the time of [`Serving::drain`] had passed.
     pub cancelled: usize,

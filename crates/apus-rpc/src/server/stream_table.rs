@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{self, Poll};
+use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
 use apus::{Address, Bytes};
@@ -25,6 +25,10 @@ type Key = (Address, u64);
 //= docs/rpc-wire.md#E26
 const EARLY_MAX: usize = 64;
 
+/// Most such messages of a node, which has many clients.
+//= docs/rpc-wire.md#E26
+const EARLY_OF_NODE_MAX: usize = 256;
+
 /// The time for which such a message waits for its OPEN.
 //= docs/rpc-wire.md#E26
 const EARLY_FOR: Duration = Duration::from_secs(10);
@@ -41,6 +45,8 @@ struct KnownStreams {
     /// Number of streams of each node.
     peers: HashMap<SocketAddr, usize>,
     early: HashMap<Address, Vec<Early>>,
+    /// Number of such messages of each node.
+    early_of: HashMap<SocketAddr, usize>,
     next: u64,
     over: Over,
 }
@@ -75,6 +81,16 @@ struct Early {
     head: RequestHead,
     chunk: Bytes,
     request: Incoming,
+    /// The task that watches it.
+    watcher: Option<Waker>,
+}
+
+impl Early {
+    /// Answers the message, and lets the task that watches it end.
+    fn refuse(self) {
+        unknown(self.request);
+        self.watcher.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// The entry of a stream, which leaves the table when it is dropped.
@@ -110,6 +126,11 @@ impl StreamTable {
             let count = state.peers.entry(from.host).or_default();
             //= docs/rpc-wire.md#E28
             if *count >= self.per_peer {
+                if *count == 0 {
+                    state.peers.remove(&from.host);
+                    let text = "no calls with streams are allowed (streams_per_peer)";
+                    return Err(Status::new(Code::ResourceExhausted, text).not_executed());
+                }
                 let text = format!(
                     "{count} streams of this peer are open: at most {} are allowed (streams_per_peer)",
                     self.per_peer
@@ -120,8 +141,9 @@ impl StreamTable {
             state.streams.insert(key, Arc::clone(stream));
             state.take_early(from, |early| early.id == id)
         };
-        for Early { head, chunk, request, .. } in early {
+        for Early { head, chunk, request, watcher, .. } in early {
             give(stream, &head, chunk, request);
+            watcher.into_iter().for_each(Waker::wake);
         }
         Ok(Registered { table: Arc::clone(self), key })
     }
@@ -133,7 +155,7 @@ impl StreamTable {
             state.over.push((from, id));
             state.take_early(from, |early| early.id == id)
         };
-        early.into_iter().for_each(|early| unknown(early.request));
+        early.into_iter().for_each(Early::refuse);
     }
 
     /// Takes a message about a stream.
@@ -159,12 +181,15 @@ impl StreamTable {
         let number = state.next;
         let is_over = state.over.known.contains(&(from, id));
         let waiting = state.early.get(&from).map_or(0, Vec::len);
-        if is_over || matches!(head, RequestHead::Pull { .. }) || waiting >= EARLY_MAX {
+        let of_node = state.early_of.get(&from.host).copied().unwrap_or(0);
+        let is_full = waiting >= EARLY_MAX || of_node >= EARLY_OF_NODE_MAX;
+        if is_over || matches!(head, RequestHead::Pull { .. }) || is_full {
             drop(state);
             return unknown(request);
         }
-        let early = Early { number, id, head, chunk, request };
+        let early = Early { number, id, head, chunk, request, watcher: None };
         state.early.entry(from).or_default().push(early);
+        *state.early_of.entry(from.host).or_default() += 1;
         state.next += 1;
         drop(state);
         spawner.spawn(Box::pin(Arc::clone(self).watch_early(from, number)));
@@ -179,14 +204,17 @@ impl StreamTable {
         })
         .await;
         let early = self.state().take_early(from, |early| early.number == number);
-        early.into_iter().for_each(|early| unknown(early.request));
+        early.into_iter().for_each(Early::refuse);
     }
 
     fn poll_early(&self, from: Address, number: u64, task: &task::Context<'_>) -> Poll<()> {
-        let state = self.state();
-        let waiting = state.early.get(&from).into_iter().flatten();
-        match waiting.into_iter().find(|early| early.number == number) {
-            Some(early) => early.request.poll_cancelled(task),
+        let mut state = self.state();
+        let mut waiting = state.early.get_mut(&from).into_iter().flatten();
+        match waiting.find(|early| early.number == number) {
+            Some(early) => {
+                early.watcher = Some(task.waker().clone());
+                early.request.poll_cancelled(task)
+            }
             None => Poll::Ready(()),
         }
     }
@@ -195,9 +223,15 @@ impl StreamTable {
 impl KnownStreams {
     fn take_early(&mut self, from: Address, is_it: impl Fn(&Early) -> bool) -> Vec<Early> {
         let Some(waiting) = self.early.get_mut(&from) else { return Vec::new() };
-        let taken = waiting.extract_if(.., |early| is_it(early)).collect();
+        let taken: Vec<_> = waiting.extract_if(.., |early| is_it(early)).collect();
         if waiting.is_empty() {
             self.early.remove(&from);
+        }
+        if let Some(count) = self.early_of.get_mut(&from.host) {
+            *count -= taken.len();
+            if *count == 0 {
+                self.early_of.remove(&from.host);
+            }
         }
         taken
     }

@@ -1,6 +1,7 @@
 //! Threads of the library that run tasks.
 
 use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -93,7 +94,8 @@ impl WorkerThreads {
         loop {
             if let Some(runnable) = queue.ready.pop_front() {
                 drop(queue);
-                runnable.run();
+                // A panic ends its task, and drops what this held: the request of a handler is answered by that.
+                let _ = panic::catch_unwind(AssertUnwindSafe(|| runnable.run()));
                 queue = self.queue();
             } else if queue.closed {
                 return;
@@ -133,6 +135,15 @@ mod tests {
         let mut numbers: Vec<i32> = receiver.iter().collect();
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn a_task_that_panics_ends_no_thread() {
+        let workers = Workers::new(1);
+        let (sender, receiver) = mpsc::channel();
+        workers.spawn(Box::pin(async { panic!("a task") }));
+        workers.spawn(Box::pin(async move { sender.send(7).expect("the test waits") }));
+        assert_eq!(receiver.recv(), Ok(7));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) trait ChunkSource: Send + Sync {
 
 /// The messages of one direction of a call, in order: a [`Stream`] of results, and [`next`](Self::next) without that trait.
 ///
-/// A slow reader holds at most some hundred KiB in memory, and its peer then waits. A client that drops the stream before its
+/// A slow reader holds at most 256 KiB and one message ([`EnvelopeLimits::frame_max`](crate::envelope::EnvelopeLimits::frame_max)) in memory, and its peer then waits. A client that drops the stream before its
 /// end gives the call up.
 pub struct Streaming {
     source: Arc<dyn ChunkSource>,

@@ -63,8 +63,8 @@ impl<T> Drop for Completion<T> {
 }
 
 impl BlockingThreads {
-    /// Runs a method on one of the threads, in the context of its request. A panic is that of the calling task. The method goes on
-    /// if the request is given up; it may ask [`Context::is_cancelled`].
+    /// Runs a method on one of the threads, in the context of its request. A panic is that of the calling task. A method that has begun
+    /// goes on if the request is given up, and may ask [`Context::is_cancelled`]; one that waits for a thread does not begin then.
     pub async fn run<T: Send + 'static>(
         &self,
         context: Context,
@@ -73,6 +73,9 @@ impl BlockingThreads {
         let pending = Arc::new(Mutex::new(Pending { result: None, waker: None }));
         let completion = Completion { pending: Arc::clone(&pending), result: None };
         self.workers.spawn(Box::pin(async move {
+            if context.is_cancelled() {
+                return;
+            }
             let run = || context.enter(|| method(&context));
             completion.finish(panic::catch_unwind(AssertUnwindSafe(run)));
         }));
