@@ -1,6 +1,7 @@
 //! The handshakes of one engine: its sockets at port 32767, its timers, and the events of the link.
 
 use std::iter;
+use std::mem;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -118,9 +119,7 @@ impl Driver {
             self.on_event(engine, now, event);
         }
         self.log_keys(engine);
-        while let Some((port, local)) = self.served.pop() {
-            self.end_paths_of_port(engine, port, local);
-        }
+        self.end_paths_of_served(engine);
         self.server.expire(at);
         while let Some(id) = self.server.poll_ended() {
             sealed(engine).remove_keys(id);
@@ -263,10 +262,16 @@ impl Driver {
     }
 
     //= docs/protocol.md#seal-18
-    /// Ends the paths for a port of this node under another identity than the one that serves it now. Their peers begin anew.
-    fn end_paths_of_port(&mut self, engine: &mut Engine, port: u16, local: u8) {
-        let is_other =
-            |usage: PathUse| usage.has_arrived && usage.port == port && usage.local != local;
+    /// Ends the paths for ports that their identity no longer serves. Their peers begin anew.
+    fn end_paths_of_served(&mut self, engine: &mut Engine) {
+        let served = mem::take(&mut self.served);
+        if served.is_empty() {
+            return;
+        }
+        let is_other = |usage: PathUse| {
+            let serves = served.get(&usage.port);
+            usage.has_arrived && serves.is_some_and(|&local| local != usage.local)
+        };
         let paths = self.paths.iter().filter(|(_, entry)| is_other(entry.usage));
         let paths: Vec<PathId> = paths.map(|(path, _)| path).collect();
         paths.into_iter().for_each(|path| self.forget_path(engine, path));

@@ -1,6 +1,6 @@
 //! The peers of an engine behind sealed paths, and the rules by which they are compared.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub(crate) struct SealedPeers {
     several: SeveralIdentities,
     /// Whether sockets without an identity speak plain with everybody.
     is_open: bool,
-    /// Ports of this node that an identity serves since a moment ago.
-    pub(super) served: Vec<(u16, u8)>,
+    /// Ports of this node that an identity serves since a moment ago, each with that identity.
+    pub(super) served: BTreeMap<u16, u8>,
     /// The socket by which the driver is called.
     driver: SocketKey,
 }
@@ -62,7 +62,7 @@ impl SealedPeers {
             paths,
             several: SeveralIdentities::default(),
             is_open,
-            served: Vec::new(),
+            served: BTreeMap::new(),
             driver,
         }
     }
@@ -107,7 +107,7 @@ impl SealedPeers {
     /// Notes that sockets of an identity serve a port. Paths for the port under another identity end.
     pub(crate) fn note_served(&mut self, port: u16, local: u8) {
         if self.nodes.len() > 1 {
-            self.served.push((port, local));
+            self.served.insert(port, local);
         }
     }
 
@@ -246,15 +246,27 @@ impl SealedPeers {
         let (number, is_new) = self.rules.number(local, Some(rule))?;
         if is_new {
             self.set_default_rights(endpoint);
-            for (path, entry) in self.paths.iter() {
-                let Some(peer) = entry.peer.as_ref().filter(|_| entry.usage.local == local) else {
-                    continue; // Without the right.
-                };
-                let rights = with_rule(endpoint.rights(path), number, rule.admits(Some(peer)));
-                set_rights_of(endpoint, neighbours, path, rights);
-            }
+            self.compare(endpoint, neighbours, (local, number), rule);
         }
         Ok(number)
+    }
+
+    /// Compares all peers with a rule that has a number since a moment ago. An earlier rule, perhaps of another identity, may have had
+    /// the number, so peers of other identities lose that right.
+    //= docs/protocol.md#seal-18
+    fn compare(
+        &self,
+        endpoint: &mut Endpoint,
+        neighbours: Option<&Neighbours>,
+        (local, number): (u8, u8),
+        rule: &Rule,
+    ) {
+        for (path, entry) in self.paths.iter() {
+            let Some(peer) = &entry.peer else { continue };
+            let is_named = entry.usage.local == local && rule.admits(Some(peer));
+            let rights = with_rule(endpoint.rights(path), number, is_named);
+            set_rights_of(endpoint, neighbours, path, rights);
+        }
     }
 
     /// Returns the number of the rule of a socket of an identity to which no rule was given, as [`keep_rule`](Self::keep_rule) does: that
@@ -356,5 +368,47 @@ fn set_rights_of(
     endpoint.set_rights(path, rights);
     if let Some(neighbours) = neighbours {
         neighbours.local_paths(path).for_each(|local| endpoint.set_rights(local, rights));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use apus_proto::Config;
+    use apus_seal::{Identity, Name};
+
+    use super::*;
+    use crate::secure::paths::PathUse;
+
+    //= docs/protocol.md#seal-18
+    #[test]
+    fn a_number_that_a_rule_of_another_identity_had_gives_no_right() {
+        let mut endpoint = Endpoint::new(Config::default(), 1);
+        let mut peers = SealedPeers {
+            nodes: Vec::new(),
+            paths: SealedPathTable::default(),
+            rules: Rules::default(),
+            pinned_rules: 0,
+            several: SeveralIdentities::default(),
+            is_open: false,
+            served: BTreeMap::new(),
+            driver: endpoint.open(None).unwrap(),
+        };
+        let rule = Rule::parse(["any"]).unwrap();
+        let paths = [1, 2].map(|number| PathId::new(number, 1).sealed());
+        for (path, local) in paths.into_iter().zip([1, 2]) {
+            let usage = PathUse { local, port: 0, has_arrived: true };
+            let address = SocketAddr::from(([10, 0, 0, local], 20_146));
+            assert!(peers.paths.add(path, (address, usage), Duration::ZERO));
+            let identity = Identity::named(Name::parse("spiffe://example.org/front").unwrap());
+            peers.paths.update(path, |entry| entry.peer = Some(Arc::new(identity)));
+        }
+        let has = |endpoint: &Endpoint, path| endpoint.rights(path).requests & (1 << 5) != 0;
+        peers.compare(&mut endpoint, None, (1, 5), &rule);
+        assert_eq!(paths.map(|path| has(&endpoint, path)), [true, false]);
+        // The number is free again, and a rule of the other identity gets it.
+        peers.compare(&mut endpoint, None, (2, 5), &rule);
+        assert_eq!(paths.map(|path| has(&endpoint, path)), [false, true]);
     }
 }
