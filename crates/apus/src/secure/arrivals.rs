@@ -116,6 +116,12 @@ impl Driver {
         let Introduction { secret, role, suite, ours, theirs, peer, features, label, .. } =
             introduction;
         let usage = PathUse::of_label(label);
+        //= docs/protocol.md#seal-18
+        // Another identity may serve the port since the HELLO.
+        let is_for_port = !held.path.is_sealed() && usage.has_arrived && usage.port != 0;
+        if is_for_port && self.local_at(engine, usage.port) != usage.local {
+            return false;
+        }
         let home = match (held.path.is_sealed(), usage.has_arrived) {
             (true, _) => Some(held.path),
             (false, true) => self.path_of_client(engine, held.from.host, usage, &peer),
@@ -137,6 +143,9 @@ impl Driver {
             let Some(renewed) = self.end_path(engine, now, path) else { return false };
             path = renewed;
         }
+        // Others know an identity by its place in memory, so an equal one stays.
+        let known = self.paths.get(path).and_then(|entry| entry.peer.clone());
+        let peer = known.filter(|known| **known == *peer).unwrap_or(peer);
         let lifetime = self.lifetime(usage.local, &peer);
         self.paths.update(path, |entry| {
             (entry.peer, entry.role) = (Some(Arc::clone(&peer)), role);
@@ -186,12 +195,17 @@ impl SealedPeers {
     //= docs/protocol.md#seal-18
     /// Returns the use of the path that a HELLO asks for: under the identity that serves the wanted port, or else under that of the node.
     fn wanted(&self, engine: &Engine, hello: &Hello<'_>) -> PathUse {
-        let forwarder = engine.neighbours.as_ref().and_then(|it| it.attachments.forwarder.as_ref());
-        let served = forwarder.and_then(|forwarder| forwarder.identity_at(hello.port));
-        let local = served.filter(|_| self.has_several()).unwrap_or(0);
+        let local = self.local_at(engine, hello.port);
         let is_for_port = self.has_several() && hello.features & FEATURE_PORTS != 0;
         let has_arrived = is_for_port || hello.features & FEATURE_SEVERAL != 0;
         PathUse { local, port: if is_for_port { hello.port } else { 0 }, has_arrived }
+    }
+
+    /// Returns the identity that serves a port, or else that of the node.
+    fn local_at(&self, engine: &Engine, port: u16) -> u8 {
+        let forwarder = engine.neighbours.as_ref().and_then(|it| it.attachments.forwarder.as_ref());
+        let served = forwarder.and_then(|forwarder| forwarder.identity_at(port));
+        served.filter(|_| self.has_several()).unwrap_or(0)
     }
 
     /// Returns the token for the reply to a HELLO. A client that doubts a token of one of its paths is answered about that one.

@@ -294,7 +294,7 @@ impl Driver {
     }
 
     //= docs/protocol.md#seal-18
-    /// Has a path be for one port of its peer, which has others with other identities.
+    /// Limits a path to one port of its peer, whose other ports have other identities.
     fn keep_for_port(&mut self, engine: &mut Engine, path: PathId, port: u16) {
         let Some((address, usage)) = self.paths.get(path).map(|it| (it.address, it.usage)) else {
             return;

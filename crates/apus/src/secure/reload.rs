@@ -86,7 +86,10 @@ impl Driver {
             }
             match result {
                 Ok(identity) => {
-                    self.paths.update(path, |entry| entry.peer = Some(identity));
+                    // Others know an identity by its place in memory, so an equal one stays.
+                    if *identity != *peer {
+                        self.paths.update(path, |entry| entry.peer = Some(identity));
+                    }
                     self.report_rights(engine, path);
                 }
                 Err(error) => self.end_revoked(engine, now, path, error),

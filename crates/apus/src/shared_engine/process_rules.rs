@@ -1,6 +1,7 @@
 //! The rules of processes: the engine keeps and applies them (rule seal-6 of docs/protocol.md). A process only gives their texts, and
 //! refuses requests that it had before a rule.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use apus_proto::{FIRST_CLIENT_PORT, SocketKey, Time};
@@ -10,6 +11,7 @@ use apus_wire::{PathId, UnknownReason};
 use crate::engine::Engine;
 use crate::error::CallError;
 use crate::host::neighbour_key::NeighbourKey;
+use crate::secure::SealedPeers;
 use crate::secure::peer::Peer;
 use crate::shared_engine::forwarder::{ForwardedProcess, Forwarder, NOBODY, Origin};
 use crate::shared_engine::messages::{
@@ -54,8 +56,10 @@ impl Engine {
         if taken.is_again
             && answer != RuleAnswer::Set
             && let Some(process) = forwarder.processes.get_mut(&from)
-            && process.barred.len() < SOCKETS_MAX
         {
+            if process.barred.len() >= SOCKETS_MAX {
+                return false;
+            }
             process.barred.insert(taken.port);
         }
         let words = AttachKind::RuleSet { number: taken.number, answer }.encode();
@@ -86,19 +90,11 @@ impl Engine {
         if known.is_none() && is_full || is_new && !forwarder.may_compare(now, uid) {
             return RuleAnswer::TooMany;
         }
-        //= docs/protocol.md#seal-18
-        // The users of an identity share its part, which the users of others cannot take.
-        let limit = RULES_MAX.min(peers.rules_share());
-        let is_beside = |process: &ForwardedProcess| match peers.has_several() {
-            true => process.identity == local,
-            false => process.uid == uid,
-        };
-        let mut before = forwarder.rules_of(is_beside);
-        before.retain(|&number| peers.is_given(number));
+        let share = RulesShare::of(peers, forwarder, (local, uid));
         let Ok(number) = peers.keep_rule(endpoint, neighbours.as_deref(), (local, rule)) else {
             return RuleAnswer::TooMany;
         };
-        if !before.contains(&number) && before.len() >= limit {
+        if !share.has_room(number) {
             peers.release_rule(number);
             return RuleAnswer::TooMany;
         }
@@ -140,12 +136,19 @@ impl Engine {
         let Self { sealed_peers, endpoint, neighbours, .. } = self;
         let Some(peers) = sealed_peers else { return true };
         let Some(process) = forwarder.processes.get_mut(&from) else { return false };
-        let (sent, local) = (process.rules.remove(&port), process.identity);
+        let (sent, local, uid) = (process.rules.remove(&port), process.identity, process.uid);
         let is_service = port < FIRST_CLIENT_PORT;
         let configured = if is_service { port } else { 0 }; // No rule is for port 0.
         let neighbours = neighbours.as_deref();
-        let number = sent.or_else(|| peers.keep_rule_at(endpoint, neighbours, (local, configured)));
-        let Some(number) = number else { return false };
+        let kept = || peers.keep_rule_at(endpoint, neighbours, (local, configured));
+        let is_sent = sent.is_some();
+        let Some(number) = sent.or_else(kept) else { return false };
+        // The rules of the configuration have numbers of their own for the engine's identity.
+        let takes_share = !is_sent && local != 0 && peers.is_given(number);
+        if takes_share && !RulesShare::of(peers, forwarder, (local, uid)).has_room(number) {
+            peers.release_rule(number);
+            return false;
+        }
         endpoint.set_rule(socket, number);
         forwarder.set_rule(socket, number);
         if is_service {
@@ -250,6 +253,31 @@ impl Engine {
         let now = clock::now();
         self.transmit(now);
         self.transmit_due(now);
+    }
+}
+
+//= docs/protocol.md#seal-18
+/// The part of the rules for the users of an identity, which the users of others cannot take.
+struct RulesShare {
+    /// Those that its processes have.
+    taken: HashSet<u8>,
+    limit: usize,
+}
+
+impl RulesShare {
+    /// Returns that of an identity, or that of a user where all users have one identity.
+    fn of(peers: &SealedPeers, forwarder: &Forwarder, (local, uid): (u8, u32)) -> Self {
+        let is_beside = |process: &ForwardedProcess| match peers.has_several() {
+            true => process.identity == local,
+            false => process.uid == uid,
+        };
+        let mut taken = forwarder.rules_of(is_beside);
+        taken.retain(|&number| peers.is_given(number));
+        Self { taken, limit: RULES_MAX.min(peers.rules_share()) }
+    }
+
+    fn has_room(&self, number: u8) -> bool {
+        self.taken.contains(&number) || self.taken.len() < self.limit
     }
 }
 
