@@ -144,7 +144,7 @@ impl<V> PathTable<V> {
         (self.places.get(&(*address, Some(key))) == Some(&place)).then_some(key)
     }
 
-    /// Has a sealed path be found by another choice, in place of the path that is found so.
+    /// Changes the key of a sealed path. A path that had this key is no longer found.
     pub(crate) fn set_sealed_key(&mut self, path: PathId, key: SealedKey) {
         let (Some(place), Some(before)) = (self.place(path), self.sealed_key(path)) else { return };
         let address = self.entries[place].address;

@@ -408,10 +408,10 @@ impl Peer {
     }
 
     /// Records the network's report that the peer is unreachable. Any host can forge such a report, so the report alone only
-    /// triggers a probe. `heard` is the time of the last packet from the peer's path.
-    pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration, heard: Time) -> Refusal {
+    /// triggers a probe. `last_rx` is the time of the last packet by any token of the peer's path.
+    pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration, last_rx: Time) -> Refusal {
         //= docs/protocol.md#life-5
-        let Some(refused) = self.reach.refused.as_mut().filter(|refused| refused.first >= heard)
+        let Some(refused) = self.reach.refused.as_mut().filter(|refused| refused.first >= last_rx)
         else {
             return self.note_first_refusal(now);
         };

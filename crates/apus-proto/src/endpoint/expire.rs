@@ -76,10 +76,10 @@ impl Endpoint {
             PathError::NoLink => Refusal::Believe,
             _ => {
                 //= docs/protocol.md#life-5
-                let heard = self.peers.last_rx_at(peer);
+                let last_rx = self.peers.last_rx_at(peer);
                 let peer = &mut self.peers[key];
                 let rto = peer.rto(&self.parts.config);
-                peer.note_refusal(now, rto, heard)
+                peer.note_refusal(now, rto, last_rx)
             }
         };
         match refusal {

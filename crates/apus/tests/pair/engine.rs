@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use apus::{Config, EngineAccess, EngineAt, SharedEngine};
+use apus::{Config, EngineAccess, EngineAt, SharedEngine, StartError};
+
+use super::wait_until;
 
 /// A directory of a test, removed at the end.
 pub(crate) struct Directory(PathBuf);
@@ -54,7 +56,16 @@ impl Engine {
     }
 
     pub(crate) fn with(access: &EngineAccess, config: &Config) -> Self {
-        let shared = Arc::new(SharedEngine::start(config, access).unwrap());
+        // A child that another test forks may have a copy of an earlier engine's socket for a moment.
+        let mut started = SharedEngine::start(config, access);
+        wait_until("the address is free", || {
+            let is_taken = matches!(started, Err(StartError::AddressInUse(_)));
+            if is_taken {
+                started = SharedEngine::start(config, access);
+            }
+            !is_taken
+        });
+        let shared = Arc::new(started.unwrap());
         let runner = Arc::clone(&shared);
         Self { shared, thread: Some(thread::spawn(move || runner.run())) }
     }
