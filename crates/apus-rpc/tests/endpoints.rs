@@ -38,6 +38,17 @@ fn calls_go_to_all_servers_and_the_first_is_not_preferred() {
 }
 
 #[test]
+fn calls_that_fail_take_turns_as_well() {
+    let members = cluster(2);
+    let channel = channel(&members, |it| it.balance(Balance::RoundRobin));
+    for _ in 0..100 {
+        let status = channel.unary("/a.B/Find", "").wait().expect_err("nothing is found");
+        assert_eq!(status.code(), Code::NotFound);
+    }
+    assert_eq!(members.iter().map(|it| it.calls()).collect::<Vec<_>>(), [50, 50]);
+}
+
+#[test]
 fn the_server_with_fewer_calls_under_way_is_chosen() {
     let members = cluster(2);
     let channel = channel(&members, |it| it);

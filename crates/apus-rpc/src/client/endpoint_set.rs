@@ -15,13 +15,15 @@ use crate::client::failure::EndpointOutcome;
 use crate::client::resolve::{Endpoint, Resolve};
 use crate::client::tried::Tried;
 
-/// The endpoints of a channel. A choice takes a read lock for some nanoseconds, and allocates nothing.
+/// The endpoints of a channel. A choice takes a read lock, and allocates nothing.
 pub(crate) struct EndpointSet {
     lists: RwLock<Lists>,
     ejections: Mutex<Ejections>,
     pick: Box<dyn Pick>,
     /// Number of choices.
     picks: AtomicU64,
+    /// Number of random numbers beside those of choices.
+    randoms: AtomicU64,
     seed: u64,
     resolver: Arc<dyn Resolve>,
     pub(crate) counters: ChannelCounters,
@@ -59,6 +61,7 @@ impl EndpointSet {
             ejections: Mutex::default(),
             pick,
             picks: AtomicU64::new(0),
+            randoms: AtomicU64::new(0),
             seed,
             resolver,
             counters: ChannelCounters::default(),
@@ -74,9 +77,9 @@ impl EndpointSet {
         self.ejections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A random number, the next one of the channel's sequence.
+    /// A random number, the next one of a sequence that is not that of choices.
     pub(crate) fn random(&self) -> u64 {
-        mixed(self.seed, self.picks.fetch_add(1, Ordering::Relaxed))
+        mixed(!self.seed, self.randoms.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Takes a new list. An empty one changes nothing. Endpoints that were in the list before keep their state.
@@ -343,6 +346,17 @@ mod tests {
         let call = one.begin(&Tried::default(), 0).expect("an endpoint");
         one.drained(&call.state, now);
         assert!(!one.statuses()[0].is_ejected, "the only one stays");
+    }
+
+    #[test]
+    fn random_numbers_are_no_choices() {
+        let set = set(Balance::RoundRobin, 2);
+        let picked = [0, 1, 0].map(|number| {
+            set.random();
+            (pick(&set, &Tried::default()), endpoint(number).address())
+        });
+        assert!(picked.iter().all(|(chosen, expected)| chosen == expected), "{picked:?}");
+        assert_ne!(set.random(), set.random());
     }
 
     fn set_of_one() -> EndpointSet {

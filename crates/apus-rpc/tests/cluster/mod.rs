@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use apus_rpc::{Address, Bytes, Channel, ChannelBuilder, Context, Drained, Node, Server, Status};
+use apus_rpc::{
+    Address, Bytes, Channel, ChannelBuilder, Code, Context, Drained, Node, Server, Status,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Homa port of all servers.
@@ -18,8 +20,8 @@ pub(crate) fn node() -> Node {
     Node::start(&config).expect("a node")
 }
 
-/// A server whose method `/a.B/Count` counts its calls, and answers with the number of the server. `/a.B/Wait` waits for a
-/// permit.
+/// A server whose method `/a.B/Count` counts its calls, and answers with the number of the server. `/a.B/Find` counts them as
+/// well, and answers NOT_FOUND. `/a.B/Wait` waits for a permit.
 pub(crate) struct Member {
     pub(crate) number: usize,
     pub(crate) node: Node,
@@ -54,6 +56,11 @@ impl Member {
         let (number, calls, gate) = (self.number, Arc::clone(&self.calls), Arc::clone(&self.gate));
         let waits = Arc::clone(&self.waits);
         let server = Server::builder(&self.node);
+        let found = Arc::clone(&calls);
+        let server = server.route("/a.B/Find", move |_: Context, _: Bytes| {
+            found.fetch_add(1, Ordering::SeqCst);
+            async { Err::<Bytes, _>(Status::new(Code::NotFound, "")) }
+        });
         let server = server.route("/a.B/Count", move |_: Context, _: Bytes| {
             calls.fetch_add(1, Ordering::SeqCst);
             async move { Ok::<_, Status>(number.to_string()) }
