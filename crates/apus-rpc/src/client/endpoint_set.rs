@@ -145,9 +145,8 @@ impl EndpointSet {
         let failures = state.fail();
         self.resolver.refresh();
         if failures >= FAILURES_MAX {
-            let endpoints = self.lists().all.len();
             let address = state.endpoint.address();
-            self.change(|ejections| ejections.failed(address, endpoints, now));
+            self.change(address, |ejections, endpoints| ejections.failed(address, endpoints, now));
         }
     }
 
@@ -156,14 +155,22 @@ impl EndpointSet {
         // The only endpoint stays: the next server may have its address.
         if self.lists().all.len() > 1 {
             self.resolver.refresh();
-            self.change(|ejections| ejections.drained(state.endpoint.address(), now));
+            let address = state.endpoint.address();
+            self.change(address, |ejections, endpoints| {
+                endpoints > 1 && ejections.drained(address, now)
+            });
         }
     }
 
-    /// Ejects an endpoint if the function says so.
-    fn change(&self, eject: impl FnOnce(&mut Ejections) -> bool) {
+    /// Ejects an endpoint if the function says so, which gets the number of endpoints. One that has left the list is not ejected.
+    fn change(&self, address: Address, eject: impl FnOnce(&mut Ejections, usize) -> bool) {
+        // A list is replaced under this lock.
         let mut ejections = self.ejections();
-        if eject(&mut ejections) {
+        let (endpoints, is_listed) = {
+            let all = &self.lists().all;
+            (all.len(), all.iter().any(|it| it.endpoint.address() == address))
+        };
+        if is_listed && eject(&mut ejections, endpoints) {
             count(&self.counters.ejections);
             self.lists.write().unwrap_or_else(PoisonError::into_inner).refresh(&ejections);
             drop(ejections);
@@ -357,6 +364,18 @@ mod tests {
         });
         assert!(picked.iter().all(|(chosen, expected)| chosen == expected), "{picked:?}");
         assert_ne!(set.random(), set.random());
+    }
+
+    #[test]
+    fn an_endpoint_that_has_left_the_list_is_not_ejected() {
+        let (set, now) = (set(Balance::PickFirst, 4), Instant::now());
+        let [failed, drained] = [(); 2].map(|()| set.begin(&Tried::default(), 0).expect("one"));
+        set.update((1..4).map(endpoint).collect());
+        for _ in 0..FAILURES_MAX {
+            set.failed(&failed.state, now);
+        }
+        set.drained(&drained.state, now);
+        assert_eq!((set.next_due(), set.counters.ejections()), (None, 0));
     }
 
     fn set_of_one() -> EndpointSet {
