@@ -258,6 +258,13 @@ fn a_channel_needs_a_first_list() {
     assert_eq!(error.to_string(), "no endpoints of 'a service': no such service");
     let error = Channel::builder("static:x").node(&node()).build().expect_err("no port");
     assert!(matches!(error, ConnectError::Resolve(_)), "{error}");
+    let path = std::env::temp_dir().join(format!("apus-rpc-no-hosts-{}", std::process::id()));
+    std::fs::write(&path, "# none\n").expect("a file");
+    let text = format!("file:{}", path.display());
+    let error = Channel::builder(&text).node(&node()).build().expect_err("no hosts");
+    std::fs::remove_file(&path).expect("the file");
+    let expected = format!("no endpoints of '{text}': {} has no hosts", path.display());
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

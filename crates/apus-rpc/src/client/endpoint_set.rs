@@ -12,7 +12,7 @@ use crate::client::channel_counters::{ChannelCounters, count};
 use crate::client::ejection::{Ejections, FAILURES_MAX};
 use crate::client::endpoint_state::{EndpointState, InFlight};
 use crate::client::failure::EndpointOutcome;
-use crate::client::resolve::{Endpoint, Resolve};
+use crate::client::resolve::{ENDPOINTS_MAX, Endpoint, Resolve};
 use crate::client::tried::Tried;
 
 /// The endpoints of a channel. A choice takes a read lock, and allocates nothing.
@@ -82,7 +82,8 @@ impl EndpointSet {
         mixed(!self.seed, self.randoms.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Takes a new list. An empty one changes nothing. Endpoints that were in the list before keep their state.
+    /// Takes a new list, up to its [`ENDPOINTS_MAX`]. An empty one changes nothing. Endpoints that were in the list before keep
+    /// their state.
     pub(crate) fn update(&self, endpoints: Vec<Endpoint>) {
         if endpoints.is_empty() {
             return;
@@ -90,7 +91,7 @@ impl EndpointSet {
         let mut ejections = self.ejections();
         let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut lists.all);
-        for endpoint in endpoints {
+        for endpoint in endpoints.into_iter().take(ENDPOINTS_MAX) {
             let known = before.iter().find(|state| state.endpoint == endpoint);
             let state = known.cloned().unwrap_or_else(|| {
                 lists.next = lists.next.wrapping_add(1);
@@ -353,6 +354,18 @@ mod tests {
         let call = one.begin(&Tried::default(), 0).expect("an endpoint");
         one.drained(&call.state, now);
         assert!(!one.statuses()[0].is_ejected, "the only one stays");
+    }
+
+    #[test]
+    fn a_list_has_a_bound() {
+        let set = set(Balance::RoundRobin, 0);
+        let endpoint = |number: usize| {
+            Endpoint::new(format!("10.0.0.1:{}", number + 1).parse().expect("an address"))
+        };
+        set.update((0..ENDPOINTS_MAX + 1).map(endpoint).collect());
+        let addresses = set.addresses();
+        assert_eq!(addresses.len(), ENDPOINTS_MAX);
+        assert_eq!(addresses.last(), Some(&endpoint(ENDPOINTS_MAX - 1).address()));
     }
 
     #[test]

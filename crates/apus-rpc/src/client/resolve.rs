@@ -15,10 +15,14 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// Lists of endpoints, each of which replaces the one before.
 pub type EndpointStream = Pin<Box<dyn Stream<Item = Result<Vec<Endpoint>, BoxError>> + Send>>;
 
+/// The largest number of endpoints of a list. Each change of a list compares all of them.
+pub(crate) const ENDPOINTS_MAX: usize = 1_000;
+
 /// Finds the endpoints of a target, and watches them.
 ///
 /// A channel takes its endpoints from the last list. An empty list and an error leave the list before in place, so that a name
-/// service that fails takes no servers away. A stream that has ended leaves its last list.
+/// service that fails takes no servers away. A stream that has ended leaves its last list. A list has at most 1,000 endpoints;
+/// others are left out.
 ///
 /// ```
 /// use std::pin::Pin;

@@ -1,9 +1,11 @@
 //! The built-in resolver: numbers, the system's resolver, and files.
 
 use std::fmt;
-use std::fs;
+use std::fs::File;
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -13,7 +15,7 @@ use apus::{Address, ResolveError};
 use async_task::FallibleTask;
 use futures_core::Stream;
 
-use crate::client::resolve::{BoxError, Endpoint, EndpointStream, Resolve};
+use crate::client::resolve::{BoxError, ENDPOINTS_MAX, Endpoint, EndpointStream, Resolve};
 use crate::client::target::{HostSource, Target};
 use crate::client::task_thread::LOOKUPS;
 use crate::timer::{Sleep, sleep};
@@ -23,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Time between two looks into a file, and the shortest time between two look-ups when endpoints fail.
 const LOOK_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Longest file with hosts, in bytes.
+const FILE_MAX: u64 = 1 << 20;
 
 /// The resolver of channels that have no other: it takes the targets that [`Target`] lists.
 ///
@@ -178,9 +183,13 @@ impl Stream for HostWatch {
     }
 }
 
+/// The endpoints with these addresses, each once, up to [`ENDPOINTS_MAX`].
 fn endpoints(addresses: Vec<Address>) -> Vec<Endpoint> {
-    let mut endpoints: Vec<Endpoint> = Vec::with_capacity(addresses.len());
+    let mut endpoints: Vec<Endpoint> = Vec::new();
     for address in addresses {
+        if endpoints.len() == ENDPOINTS_MAX {
+            break;
+        }
         if !endpoints.iter().any(|known| known.address() == address) {
             endpoints.push(Endpoint::new(address));
         }
@@ -188,17 +197,39 @@ fn endpoints(addresses: Vec<Address>) -> Vec<Endpoint> {
     endpoints
 }
 
+/// The text of a regular file.
+fn read(path: &Path) -> io::Result<String> {
+    // A pipe without a writer is opened at once, so that it does not hold up the thread.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(io::Error::other("longer than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// The hosts in a file, one or more.
+fn hosts_in(path: &Path) -> Result<Vec<String>, BoxError> {
+    let named = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let hosts = HostSource::hosts_in(&read(path).map_err(named)?);
+    if hosts.is_empty() {
+        return Err(format!("{} has no hosts", path.display()).into());
+    }
+    Ok(hosts)
+}
+
 /// Looks all hosts of a source up. A host that is not known does not hide the others.
 fn look(source: &HostSource) -> ListResult {
     let texts = match source {
         HostSource::Hosts { texts, .. } => texts.clone(),
-        HostSource::File(path) => {
-            let named = |error: io::Error| format!("cannot read {}: {error}", path.display());
-            HostSource::hosts_in(&fs::read_to_string(path).map_err(named)?)
-        }
+        HostSource::File(path) => hosts_in(path)?,
     };
     let (mut addresses, mut failure): (Vec<Address>, Option<ResolveError>) = (Vec::new(), None);
-    for text in &texts {
+    for text in texts.iter().take(ENDPOINTS_MAX) {
         match apus::resolve_all(text) {
             Ok(found) => addresses.extend(found),
             Err(error) => failure = Some(error),
@@ -218,8 +249,11 @@ impl fmt::Debug for SystemResolver {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use futures_lite::StreamExt;
     use futures_lite::future::block_on;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -260,6 +294,30 @@ mod tests {
         fs::remove_file(&path).expect("the file");
         let error = first(&format!("file:{}", path.display())).expect_err("no file").to_string();
         assert!(error.starts_with("cannot read "), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_regular_and_short_and_has_hosts() {
+        let path = std::env::temp_dir().join(format!("apus-rpc-refused-{}", std::process::id()));
+        let refusal = || {
+            let error = first(&format!("file:{}", path.display())).expect_err("refused");
+            fs::remove_file(&path).expect("the file");
+            error.to_string()
+        };
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+        assert!(refusal().ends_with(": not a regular file"));
+        std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+        assert!(refusal().ends_with(": not a regular file"));
+        fs::write(&path, "#".repeat((1 << 20) + 1)).expect("a file");
+        assert!(refusal().ends_with(": longer than 1 MiB"));
+        fs::write(&path, "# none\n").expect("a file");
+        assert!(refusal().ends_with(" has no hosts"));
+    }
+
+    #[test]
+    fn a_target_has_a_bound() {
+        let hosts: Vec<_> = (1..=ENDPOINTS_MAX + 1).map(|it| format!("10.0.0.1:{it}")).collect();
+        assert_eq!(first(&format!("static:{}", hosts.join(","))).expect("a list").len(), 1_000);
     }
 
     #[test]

@@ -15,7 +15,9 @@ use apus::{Address, ResolveError};
 /// | `static:HOST:PORT,HOST:PORT` | these hosts |
 /// | `file:/PATH` | the hosts in a file: one `HOST:PORT` a line; `#` begins a comment |
 ///
-/// Each `HOST:PORT` may be any text of [`apus::resolve_all`], such as `HOST:PORT@UDPPORT`.
+/// Each `HOST:PORT` may be any text of [`apus::resolve_all`], such as `HOST:PORT@UDPPORT`. The first 1,000 hosts of a target are
+/// looked up, and it has at most 1,000 endpoints; others are left out. A file is a regular one of at most 1 MiB, and has one host
+/// or more.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Target {
     text: String,
