@@ -1,9 +1,11 @@
 //! The built-in resolver: numbers, the system's resolver, and files.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Read};
+use std::mem;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::pin::Pin;
@@ -32,7 +34,8 @@ const FILE_MAX: u64 = 1 << 20;
 /// The resolver of channels that have no other: it takes the targets that [`Target`] lists.
 ///
 /// Names are looked up with the system's resolver, all addresses of both families, on one thread that the channels of the process
-/// share. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s.
+/// share. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s. A name
+/// that is not found any more keeps the addresses that it had.
 #[derive(Clone, Default)]
 pub struct SystemResolver {
     requests: Arc<Mutex<Requests>>,
@@ -66,14 +69,19 @@ impl Resolve for SystemResolver {
             },
             Err(error) => WatchStage::Last(Some(Err(error.into()))),
         };
-        Box::pin(HostWatch { requests: Arc::clone(&self.requests), seen: 0, stage })
+        Box::pin(HostWatch {
+            requests: Arc::clone(&self.requests),
+            seen: 0,
+            answers: Answers::new(),
+            stage,
+        })
     }
 
     fn refresh(&self) {
         let waiting = {
             let mut requests = lock(&self.requests);
             requests.number += 1;
-            std::mem::take(&mut requests.waiting)
+            mem::take(&mut requests.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -84,8 +92,12 @@ struct HostWatch {
     requests: Arc<Mutex<Requests>>,
     /// Number of the last request that this watch has followed.
     seen: u64,
+    answers: Answers,
     stage: WatchStage,
 }
+
+/// The last addresses of each host of a source.
+type Answers = BTreeMap<String, Vec<Address>>;
 
 type ListResult = Result<Vec<Endpoint>, BoxError>;
 
@@ -93,7 +105,7 @@ enum WatchStage {
     /// A list that does not change, and then the end.
     Last(Option<ListResult>),
     Due(HostSource),
-    Looking(HostSource, FallibleTask<ListResult>),
+    Looking(HostSource, FallibleTask<(ListResult, Answers)>),
     Waiting(HostSource, Times, Sleep),
     Over,
 }
@@ -136,8 +148,11 @@ impl HostWatch {
             WatchStage::Over => return Some(Poll::Ready(None)),
             WatchStage::Due(source) => {
                 self.seen = lock(&self.requests).number;
-                let looked = source.clone();
-                let found = LOOKUPS.spawn(async move { look(&looked) });
+                let (looked, mut answers) = (source.clone(), mem::take(&mut self.answers));
+                let found = LOOKUPS.spawn(async move {
+                    let list = look(&looked, &mut answers, apus::resolve_all);
+                    (list, answers)
+                });
                 self.stage = WatchStage::Looking(source, found);
             }
             WatchStage::Looking(source, mut found) => match Pin::new(&mut found).poll(task) {
@@ -150,8 +165,10 @@ impl HostWatch {
                         if source.file().is_some() { LOOK_AFTER_FAILURE } else { LOOK_EVERY };
                     let times = Times { last: Instant::now(), every };
                     self.stage = WatchStage::Waiting(source, times, sleep(every));
-                    let gone = || Err("the thread for look-ups is gone".into());
-                    return Some(Poll::Ready(Some(found.unwrap_or_else(gone))));
+                    let gone = || (Err("the thread for look-ups is gone".into()), Answers::new());
+                    let (list, answers) = found.unwrap_or_else(gone);
+                    self.answers = answers;
+                    return Some(Poll::Ready(Some(list)));
                 }
             },
             WatchStage::Waiting(source, times, mut time) => {
@@ -175,7 +192,7 @@ impl Stream for HostWatch {
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<ListResult>> {
         let this = &mut *self;
         loop {
-            let stage = std::mem::replace(&mut this.stage, WatchStage::Over);
+            let stage = mem::replace(&mut this.stage, WatchStage::Over);
             if let Some(polled) = this.step(stage, task) {
                 return polled;
             }
@@ -222,21 +239,35 @@ fn hosts_in(path: &Path) -> Result<Vec<String>, BoxError> {
     Ok(hosts)
 }
 
-/// Looks all hosts of a source up. A host that is not known does not hide the others.
-fn look(source: &HostSource) -> ListResult {
+/// Looks all hosts of a source up. One that is not found has its last addresses. An error if none is found.
+fn look(
+    source: &HostSource,
+    last: &mut Answers,
+    resolve: impl Fn(&str) -> Result<Vec<Address>, ResolveError>,
+) -> ListResult {
     let texts = match source {
         HostSource::Hosts { texts, .. } => texts.clone(),
         HostSource::File(path) => hosts_in(path)?,
     };
-    let (mut addresses, mut failure): (Vec<Address>, Option<ResolveError>) = (Vec::new(), None);
-    for text in texts.iter().take(ENDPOINTS_MAX) {
-        match apus::resolve_all(text) {
-            Ok(found) => addresses.extend(found),
-            Err(error) => failure = Some(error),
-        }
+    let (mut answers, mut addresses) = (Answers::new(), Vec::new());
+    let (mut is_any_found, mut failure) = (false, None);
+    for text in texts.into_iter().take(ENDPOINTS_MAX) {
+        let found = match resolve(&text) {
+            Ok(found) => {
+                is_any_found = true;
+                found
+            }
+            Err(error) => {
+                failure = Some(error);
+                last.get(&text).cloned().unwrap_or_default()
+            }
+        };
+        addresses.extend_from_slice(&found);
+        answers.insert(text, found);
     }
+    *last = answers;
     match failure {
-        Some(error) if addresses.is_empty() => Err(error.into()),
+        Some(error) if !is_any_found => Err(error.into()),
         _ => Ok(endpoints(addresses)),
     }
 }
@@ -294,6 +325,23 @@ mod tests {
         fs::remove_file(&path).expect("the file");
         let error = first(&format!("file:{}", path.display())).expect_err("no file").to_string();
         assert!(error.starts_with("cannot read "), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_found_keeps_its_last_addresses() {
+        let source = Target::new("static:a:1,b:1").source().expect("hosts");
+        let mut answers = Answers::new();
+        let mut look = |known: &[&str]| {
+            let list = look(&source, &mut answers, |text| match known.contains(&text) {
+                true if text == "a:1" => Ok(vec!["10.0.0.1:1".parse().expect("an address")]),
+                true => Ok(vec!["10.0.0.2:1".parse().expect("an address")]),
+                false => Err(ResolveError::Form { text: text.to_owned() }),
+            });
+            list.map_or(0, |list| list.len())
+        };
+        assert_eq!([look(&["a:1"]), look(&["a:1", "b:1"])], [1, 2]);
+        assert_eq!([look(&["b:1"]), look(&["a:1"]), look(&["b:1"])], [2; 3]);
+        assert_eq!([look(&[]), look(&["a:1"])], [0, 2], "an error leaves the list before in place");
     }
 
     #[test]
