@@ -9,7 +9,7 @@ use std::time::Duration;
 use apus::Client;
 use apus_rpc::envelope::{EnvelopeLimits, RequestHead, ResponseHead};
 use apus_rpc::{Bytes, Code, Context, Metadata, ServerBuilder, Status, StreamSender, Streaming};
-use futures_lite::future::{block_on, zip};
+use futures_lite::future::{block_on, poll_once, zip};
 use tokio::sync::Semaphore;
 
 use pair::{Served, node, served};
@@ -62,6 +62,47 @@ fn streams() -> Served {
         let server = server.stream("/a.B/Count", count).stream("/a.B/Sum", sum);
         server.stream("/a.B/Echo", echo)
     })
+}
+
+#[test]
+fn a_server_that_ends_during_a_stream_has_failed() {
+    let served = streams();
+    let (mut requests, mut responses) =
+        served.channel.stream("/a.B/Echo").start().expect("a stream");
+    block_on(async {
+        requests.send("a").await.expect("room");
+        assert_eq!(responses.next().await.expect("a message"), Ok("a".into()));
+    });
+    assert_eq!(served.channel.endpoints()[0].failures, 0);
+    let _ = served.node.close(Duration::ZERO);
+    let status = block_on(responses.next()).expect("the end").expect_err("no server");
+    assert!(status.call_error().is_some(), "{status}");
+    assert_eq!(served.channel.endpoints()[0].failures, 1);
+}
+
+#[test]
+fn a_server_that_ends_with_pushes_under_way_has_failed_once() {
+    let (begun, begins) = mpsc::channel();
+    let handler = move |_: Context, requests: Streaming, responses: StreamSender| {
+        begun.send(()).expect("the test waits");
+        async move {
+            future::pending::<()>().await;
+            drop((requests, responses));
+            Ok(())
+        }
+    };
+    let served = served(|server| server.stream("/a.B/Wait", handler));
+    let (mut requests, mut responses) =
+        served.channel.stream("/a.B/Wait").start().expect("a stream");
+    // The handler reads nothing, so that messages wait for room on the way.
+    let full = vec![0; 64 << 10];
+    while let Some(sent) = block_on(poll_once(requests.send(full.clone()))) {
+        sent.expect("room");
+    }
+    begins.recv().expect("the handler begins");
+    let _ = served.node.close(Duration::ZERO);
+    block_on(responses.next()).expect("the end").expect_err("no server");
+    assert_eq!(served.channel.endpoints()[0].failures, 1);
 }
 
 #[test]

@@ -219,7 +219,19 @@ impl ClientStream {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
-        self.calls.caller.call(self.flight.address(), message.into(), options).start()
+        let started =
+            self.calls.caller.call(self.flight.address(), message.into(), options).start();
+        started.inspect_err(|status| self.note(Some(status)))
+    }
+
+    /// A message was answered, or has failed with a status, or cannot be sent.
+    fn note(&self, failed: Option<&Status>) {
+        self.calls.endpoints.ended(&self.flight.state, EndpointOutcome::of_status(failed));
+    }
+
+    /// Notes the answer to an OPEN or a PULL, which may end the call.
+    fn note_answer(&self, answer: &Result<(ResponseHead, Bytes), Status>) {
+        self.note(answer.as_ref().map_or_else(Some, |(head, _)| head.end.as_ref()));
     }
 
     /// A call after the OPEN.
@@ -306,8 +318,7 @@ impl ClientStream {
         {
             state.opening = Opening::Answered;
             let answer = self.decode(result);
-            let failed = answer.as_ref().map_or_else(Some, |(head, _)| head.end.as_ref());
-            self.calls.endpoints.ended(&self.flight.state, EndpointOutcome::of_status(failed));
+            self.note_answer(&answer);
             let (head, chunk) = answer?;
             if head.end.is_none() {
                 self.hold(state)?;
@@ -320,6 +331,7 @@ impl ClientStream {
             && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
         {
             state.hold = None;
+            self.note(result.as_ref().err());
             // The answer says that the call is over, and its status comes with a PULL.
             result.map_err(later)?;
         }
@@ -331,7 +343,9 @@ impl ClientStream {
             };
             let seq = *seq;
             drop(state.incoming.pulls.swap_remove(at));
-            let part = self.decode(result).map_err(later)?;
+            let part = self.decode(result);
+            self.note_answer(&part);
+            let part = part.map_err(later)?;
             if state.incoming.parts.place(seq) == SeqPlace::Kept {
                 state.incoming.parts.push(seq, part);
             }
@@ -354,7 +368,9 @@ impl ClientStream {
                 continue;
             };
             drop(outgoing.pushes.swap_remove(at));
-            let (head, _) = self.decode(result).map_err(later)?;
+            let answer = self.decode(result);
+            self.note(answer.as_ref().err());
+            let (head, _) = answer.map_err(later)?;
             //= docs/rpc-wire.md#E25
             if head.end.is_some() {
                 outgoing.is_over = true;
