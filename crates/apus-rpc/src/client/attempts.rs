@@ -20,6 +20,8 @@ pub(crate) struct Attempts {
     pub(crate) may_have_executed: bool,
     /// Pauses since the last one that a server has named.
     pauses: u32,
+    /// Whether a server wants no repetition.
+    is_pushed_back: bool,
 }
 
 /// What follows a failed attempt.
@@ -59,11 +61,15 @@ enum Pushback {
 /// Name of the trailer with a [`Pushback`] in milliseconds.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
+/// Longest pause that a server may name. A longer one counts as this.
+const PUSHBACK_MAX: Duration = Duration::from_secs(60);
+
 impl Pushback {
     fn of(status: &Status) -> Option<Self> {
         let text = status.metadata().get(PUSHBACK)?;
         // A negative number, and a text that is no number, mean that the call is not to be repeated.
-        Some(text.parse().map_or(Self::Never, |ms| Self::After(Duration::from_millis(ms))))
+        let pause = |ms| Self::After(Duration::from_millis(ms).min(PUSHBACK_MAX));
+        Some(text.parse().map_or(Self::Never, pause))
     }
 }
 
@@ -78,6 +84,13 @@ impl Attempts {
         if self.may_have_executed { status.with_execution(Execution::Possible) } else { status }
     }
 
+    /// A copy of an attempt has failed at the endpoint with this number, and the other copy goes on.
+    pub(crate) fn copy_failed(&mut self, number: u32, status: &Status) {
+        self.tried.add(number);
+        self.may_have_executed |= status.may_have_executed();
+        self.is_pushed_back |= Pushback::of(status) == Some(Pushback::Never);
+    }
+
     /// The decision about a call whose last attempt has failed with this status.
     pub(crate) fn next(&mut self, status: &Status, facts: FailureFacts<'_>) -> Next {
         self.may_have_executed |= status.may_have_executed();
@@ -88,6 +101,9 @@ impl Attempts {
             || repetition == Repetition::No && policy.is_some()
             || pushback == Some(Pushback::Never);
         let has_tokens = if is_charged { facts.throttle.charge() } else { true };
+        if self.is_pushed_back || pushback == Some(Pushback::Never) {
+            return Next::End;
+        }
         let was_not_executed = repetition != Repetition::No;
         if was_not_executed && has_tokens && facts.has_untried && !self.tried.is_full() {
             return Next::Elsewhere;
@@ -97,11 +113,7 @@ impl Attempts {
         }
         let not_executed = facts.not_executed.filter(|_| was_not_executed);
         match policy.or(not_executed) {
-            Some(policy)
-                if has_tokens
-                    && pushback != Some(Pushback::Never)
-                    && self.repeated + 1 < policy.attempts =>
-            {
+            Some(policy) if has_tokens && self.repeated + 1 < policy.attempts => {
                 let next = self.pause(policy.backoff, pushback, facts);
                 self.repeated += u32::from(next != Next::End);
                 next
@@ -287,6 +299,35 @@ mod tests {
             let throttle = self::throttle();
             let facts = FailureFacts { throttle: &throttle, ..facts };
             assert_eq!(Attempts::default().next(&pushed_back(text), facts), Next::End, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pause_that_a_server_wants_is_a_minute_at_most() {
+        let throttle = throttle();
+        let facts = FailureFacts { policy: Some(RetryPolicy::new()), ..facts(&throttle) };
+        let next = |text| Attempts::default().next(&pushed_back(text), facts);
+        assert_eq!([next("60000"), next("60001")], [ms(60_000); 2]);
+        assert_eq!(next("18446744073709551615"), ms(60_000));
+        assert_eq!(next("18446744073709551616"), Next::End, "no number");
+    }
+
+    #[test]
+    fn a_server_that_wants_no_repetition_gets_none_at_another_endpoint_either() {
+        for execution in [Execution::None, Execution::NoneByDraining] {
+            let throttle = throttle();
+            let status = pushed_back("-1").with_execution(execution);
+            let facts = FailureFacts {
+                has_untried: true,
+                waits_for_ready: true,
+                policy: Some(RetryPolicy::new()),
+                not_executed: Some(RetryPolicy::new()),
+                ..facts(&throttle)
+            };
+            assert_eq!(Attempts::default().next(&status, facts), Next::End);
+            let mut attempts = Attempts::default();
+            attempts.copy_failed(1, &status);
+            assert_eq!(attempts.next(&CallError::NoSuchPort.into(), facts), Next::End);
         }
     }
 

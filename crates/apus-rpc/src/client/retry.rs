@@ -29,8 +29,10 @@ pub(crate) const ATTEMPTS_MAX: u32 = 5;
 /// | marked by [`UnaryCall::idempotent`](crate::UnaryCall::idempotent) | [`Retry::safe`], or the policy of [`Retry::idempotent`] |
 /// | of a method that may be executed twice | [`Retry::method`], [`Retry::service`] or a service config |
 ///
-/// The server may say in `grpc-retry-pushback-ms` when a call is to be repeated, or that it is not to be. It gets the number of
-/// attempts before in `grpc-previous-rpc-attempts`. A call ends at its deadline; a pause that would pass it is not begun.
+/// The server may say in `grpc-retry-pushback-ms` after how many milliseconds a call is to be repeated, at most 60,000, where a
+/// larger number counts as that; or with a negative number that it is not to be repeated at all, nor sent to another endpoint.
+/// The server gets the number of attempts before in `grpc-previous-rpc-attempts`. A call ends at its deadline; a pause that would
+/// pass it is not begun.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Retry {
     pub(crate) not_executed: Option<RetryPolicy>,

@@ -129,15 +129,11 @@ impl<'c> UnaryFuture<'c> {
 
     /// A copy has failed, and the other one goes on.
     fn note_failure(&mut self, flight: &InFlight, result: &Result<Response, Status>) {
-        self.attempts.tried.add(flight.state.number);
-        self.attempts.may_have_executed |= is_uncertain(result);
+        if let Err(status) = result {
+            self.attempts.copy_failed(flight.state.number, status);
+        }
         self.call.calls().endpoints.ended(&flight.state, EndpointOutcome::of(result));
     }
-}
-
-/// Whether the request of an attempt may have been executed.
-fn is_uncertain(result: &Result<Response, Status>) -> bool {
-    result.as_ref().is_err_and(Status::may_have_executed)
 }
 
 impl Future for UnaryFuture<'_> {
