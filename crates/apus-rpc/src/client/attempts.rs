@@ -84,6 +84,12 @@ impl Attempts {
         if self.may_have_executed { status.with_execution(Execution::Possible) } else { status }
     }
 
+    /// Whether a failure ends its call whatever the other facts are, as an error of the application without a policy does.
+    pub(crate) fn is_last(status: &Status, policy: Option<RetryPolicy>) -> bool {
+        let may_repeat = policy.is_some_and(|policy| policy.covers(status.code()));
+        !may_repeat && Repetition::of(status) == Repetition::No && Pushback::of(status).is_none()
+    }
+
     /// A copy of an attempt has failed at the endpoint with this number, and the other copy goes on.
     pub(crate) fn copy_failed(&mut self, number: u32, status: &Status) {
         self.tried.add(number);
@@ -237,6 +243,9 @@ mod tests {
         assert!(!refused.may_have_executed());
         assert!(attempts.status_of_call(refused).may_have_executed());
         let other = Status::new(Code::NotFound, "");
+        assert!(Attempts::is_last(&other, policy) && Attempts::is_last(&failed, None));
+        assert!(!Attempts::is_last(&failed, policy) && !Attempts::is_last(&pushed_back("1"), None));
+        assert!(!Attempts::is_last(&unavailable(Execution::None), None));
         let facts = FailureFacts { policy, ..facts(&throttle) };
         assert_eq!(Attempts::default().next(&other, facts), Next::End);
     }

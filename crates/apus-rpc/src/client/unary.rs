@@ -140,14 +140,18 @@ impl<'c> UnaryCall<'c> {
         flight: &InFlight,
         status: Status,
     ) -> Judged {
-        let calls = self.head.calls;
+        let (calls, policy) = (self.head.calls, self.policy());
+        // The error of an application is not delayed by the facts that follow.
+        if Attempts::is_last(&status, policy) {
+            return Judged::Over(Err(attempts.status_of_call(status)));
+        }
         let counters = &calls.endpoints.counters;
         attempts.tried.add(flight.state.number);
         let waits_for_ready = self.waits_for_ready.or_else(|| self.head.config().waits_for_ready);
         let facts = FailureFacts {
             has_untried: calls.endpoints.has_untried(&attempts.tried),
             waits_for_ready: waits_for_ready.unwrap_or(calls.waits_for_ready),
-            policy: self.policy(),
+            policy,
             not_executed: calls.retry.not_executed,
             throttle: &calls.throttle,
             remaining: self.head.remaining(),
