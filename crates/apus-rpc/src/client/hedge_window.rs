@@ -33,11 +33,17 @@ struct WindowSlot {
     copies: u32,
     /// First copies that have ended.
     ended: u32,
+    /// Numbers of first copies by the time that they took, also of those that were given up.
     times: [u16; BUCKETS],
 }
 
 impl WindowSlot {
     const EMPTY: Self = Self { calls: 0, copies: 0, ended: 0, times: [0; BUCKETS] };
+
+    fn note(&mut self, time: Duration) {
+        let count = &mut self.times[bucket(time)];
+        *count = count.saturating_add(1);
+    }
 }
 
 impl HedgeWindow {
@@ -94,8 +100,12 @@ impl HedgeWindow {
     pub(crate) fn ended(&mut self, time: Duration, now: Instant) {
         let slot = self.advance(now);
         slot.ended = slot.ended.saturating_add(1);
-        let count = &mut slot.times[bucket(time)];
-        *count = count.saturating_add(1);
+        slot.note(time);
+    }
+
+    /// The first copy of a call was given up after this time, because the second one has answered. It would have taken longer.
+    pub(crate) fn given_up(&mut self, time: Duration, now: Instant) {
+        self.advance(now).note(time);
     }
 
     /// The time below which 95 % of the calls in the window have ended.
@@ -222,5 +232,33 @@ mod tests {
         assert!((80 * MS..101 * MS).contains(&delay), "{delay:?}");
         assert_eq!(window.begin(hedge, next + 20 * SLOT), Some(delay), "that of the last calls");
         assert_eq!(window.begin(hedge, next + 21 * SLOT), None);
+    }
+
+    #[test]
+    fn calls_whose_copy_was_faster_are_slow_calls() {
+        let begin = Instant::now();
+        let mut window = HedgeWindow::new(begin);
+        let hedge = Hedge::after_p95();
+        // The tenth part of all calls is slow, and a copy answers after 20 ms.
+        for number in 0..100 {
+            match number % 10 {
+                0 => window.given_up(20 * MS, begin),
+                _ => window.ended(2 * MS, begin),
+            }
+        }
+        let delay = window.begin(hedge, begin).expect("enough calls");
+        assert!((20 * MS..26 * MS).contains(&delay), "{delay:?}");
+    }
+
+    #[test]
+    fn a_copy_that_is_given_up_has_not_ended() {
+        let begin = Instant::now();
+        let mut window = HedgeWindow::new(begin);
+        let hedge = Hedge::after(MS).at_most(1.0);
+        window.begin(hedge, begin);
+        window.given_up(MS, begin);
+        assert!(!window.copy(hedge, begin));
+        window.ended(MS, begin);
+        assert!(window.copy(hedge, begin));
     }
 }

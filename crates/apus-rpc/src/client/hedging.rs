@@ -63,6 +63,14 @@ impl<'c> Hedging<'c> {
         }
     }
 
+    /// The second copy has answered, and the first one is given up.
+    pub(crate) fn first_given_up(&self, calls: &ChannelParts) {
+        let now = Instant::now();
+        if let Some(mut window) = calls.window() {
+            window.given_up(now.duration_since(self.begun), now);
+        }
+    }
+
     /// Ready with the result of the second copy. Sends it when its time has come.
     pub(crate) fn poll(
         &mut self,

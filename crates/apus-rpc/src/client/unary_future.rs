@@ -118,7 +118,7 @@ impl<'c> UnaryFuture<'c> {
             return Poll::Pending;
         };
         if self.call.is_final(&result) {
-            // The first copy is given up.
+            hedging.first_given_up(self.call.calls());
             (self.stage, self.hedging) = (CallStage::Over, None);
             self.attempts.may_have_executed = true;
             return Poll::Ready(self.call.judge(&mut self.attempts, flight, result));
