@@ -10,5 +10,7 @@ fn restarts_drains_and_loss_execute_nothing_twice() {
     let counts = run.count();
     assert!(counts.are_right(), "{counts:?}");
     assert_eq!(counts.acknowledged + counts.uncertain + counts.not_executed, run.calls);
+    assert_eq!(counts.restarts, run.restarts);
+    assert!(counts.moved > 0, "{counts:?}");
     assert!(counts.acknowledged > run.calls * 9 / 10, "{counts:?}");
 }

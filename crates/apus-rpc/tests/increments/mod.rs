@@ -25,7 +25,7 @@ pub(crate) struct Run {
     /// Threads that call, one call after the other.
     pub(crate) callers: usize,
     pub(crate) servers: usize,
-    /// Servers that end and begin again: every second one drains before.
+    /// Servers that end and begin again: every second one drains before. Less than `calls`.
     pub(crate) restarts: u64,
     /// Probability that a packet is lost.
     pub(crate) loss: f64,
@@ -143,7 +143,7 @@ impl Run {
         let channel = Channel::builder(&target).node(&client).retry(Retry::safe()).seed(self.seed);
         let channel = channel.build().expect("a channel");
         let (restart, next) = mpsc::channel();
-        let step = self.calls / (self.restarts + 1);
+        let step = (self.calls / (self.restarts + 1)).max(1);
         let begun = Arc::<AtomicU64>::default();
         let caller = |_| {
             let (channel, restart, begun) = (channel.clone(), restart.clone(), Arc::clone(&begun));
@@ -154,7 +154,7 @@ impl Run {
                     if number >= self.calls {
                         return counts;
                     }
-                    if number > 0 && number % step == 0 {
+                    if number % step == 0 && (1..=self.restarts).contains(&(number / step)) {
                         let _ = restart.send(());
                     }
                     match channel.unary("/a.Counter/Add", "").wait() {
