@@ -40,9 +40,9 @@ fn the_copy_of_a_slow_call_answers_and_the_slow_one_is_given_up() {
     let fixed = Fixed::default();
     let hedge = Hedge::after(Duration::from_millis(1)).at_most(1.0);
     let channel = channel(&members, |it| it.balance(fixed.clone()).hedge(hedge));
-    // Copies need a call that has ended without one.
+    // Copies need a call that has ended.
     fixed.0.store(1, Ordering::SeqCst);
-    while channel.counters().copies() == 0 || members[1].waits() < 20 {
+    while members[1].waits() < 20 {
         wait(&channel);
     }
     let before = channel.counters().copies();
@@ -124,6 +124,10 @@ fn a_copy_goes_on_when_the_first_one_fails() {
     // The node of the first server ends.
     let first = members.remove(0);
     first.node.close(Duration::ZERO).expect_err("a handler waits");
+    // The copy may answer only when the first one has failed.
+    while channel.endpoints()[0].failures == 0 {
+        thread::yield_now();
+    }
     members[0].gate.add_permits(1);
     assert_eq!(call.join().expect("a response"), "1");
 }
