@@ -67,6 +67,10 @@ pub(crate) struct Tokens {
     pub(crate) ratio: f64,
 }
 
+impl Tokens {
+    const DEFAULT: Self = Self { max: 10.0, ratio: 0.1 };
+}
+
 impl Default for Retry {
     fn default() -> Self {
         Self::new()
@@ -77,7 +81,7 @@ impl Retry {
     /// Repeats nothing after a pause. The default of a channel.
     #[must_use]
     pub fn new() -> Self {
-        let tokens = Tokens { max: 10.0, ratio: 0.1 };
+        let tokens = Tokens::DEFAULT;
         Self { not_executed: None, idempotent: None, methods: HashMap::new(), tokens }
     }
 
@@ -113,11 +117,13 @@ impl Retry {
 
     /// Bounds the attempts while many calls fail, as gRPC does (proposal A6): a failure that could be repeated takes a token, a
     /// success gives `ratio` of one, and calls are repeated only while more than half of `max` tokens are left. Default 10
-    /// tokens, ratio 0.1. Values are limited to 1 to 1,000, and 0.001 to `max`.
+    /// tokens, ratio 0.1. Values are limited to 1 to 1,000, and 0.001 to `max`; for NaN the default holds.
     #[must_use]
     pub fn throttle(mut self, max: f64, ratio: f64) -> Self {
-        let max = max.clamp(1.0, 1_000.0);
-        self.tokens = Tokens { max, ratio: ratio.clamp(0.001, max) };
+        let number = |value: f64, default| if value.is_nan() { default } else { value };
+        let max = number(max, Tokens::DEFAULT.max).clamp(1.0, 1_000.0);
+        let ratio = number(ratio, Tokens::DEFAULT.ratio).clamp(0.001, max);
+        self.tokens = Tokens { max, ratio };
         self
     }
 
@@ -195,6 +201,14 @@ mod tests {
         assert_eq!(attempts("/a.B/D"), Some(4));
         assert_eq!(attempts("/a.BB/C"), None);
         assert_eq!(policy(9).attempts, 5);
+    }
+
+    #[test]
+    fn a_throttle_has_numbers_in_their_ranges() {
+        let tokens = |max, ratio| Retry::new().throttle(max, ratio).tokens;
+        assert_eq!(tokens(f64::NAN, f64::NAN), Retry::new().tokens);
+        assert_eq!(tokens(f64::INFINITY, 0.0), Tokens { max: 1_000.0, ratio: 0.001 });
+        assert_eq!(tokens(-1.0, f64::INFINITY), Tokens { max: 1.0, ratio: 1.0 });
     }
 
     #[test]
