@@ -17,7 +17,7 @@ use crate::client::hedge::Hedge;
 use crate::client::resolve::{BoxError, Endpoint, EndpointStream, Resolve};
 use crate::client::retry::Retry;
 use crate::client::system_resolver::SystemResolver;
-use crate::client::target::Target;
+use crate::client::target::{HostSource, Target};
 use crate::client::task_thread::UPKEEP;
 use crate::client::upkeep;
 use crate::envelope::EnvelopeLimits;
@@ -183,8 +183,9 @@ impl ChannelBuilder {
             Some(client) => client?,
             None => with_shared_node(Node::client)??,
         };
-        let is_one_host = resolver.is_none() && target.source()?.is_one_host();
-        let is_numeric = resolver.is_none() && target.source()?.numeric().is_some();
+        let source = resolver.is_none().then(|| target.source()).transpose()?;
+        let is_one_host = source.as_ref().is_some_and(HostSource::is_one_host);
+        let is_numeric = source.is_some_and(|source| source.numeric().is_some());
         let resolver = resolver.unwrap_or_else(|| Arc::new(SystemResolver::new()));
         let pick = pick.unwrap_or_else(|| {
             let one_host = if is_one_host { Balance::PickFirst } else { Balance::LeastOutstanding };
