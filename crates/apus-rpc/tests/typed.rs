@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use apus_rpc::schema::Schema;
-use apus_rpc::{Bytes, Code, Context, Status};
+use apus_rpc::{Bytes, Channel, Code, Context, Retry, Status};
 use futures_lite::future::block_on;
 use serde::{Deserialize, Serialize};
 
-use pair::{Served, served};
+use pair::{Served, address, node, served};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Price {
@@ -277,4 +277,49 @@ fn appended_arguments_are_none_for_earlier_clients_and_ignored_by_earlier_server
     let later_client = later::CalcClient::new(old.channel.clone());
     assert_eq!(later_client.add(1, 2, Some(3), None).wait(), Ok(3));
     assert_eq!(later_client.sum(1, Some(2), "\x01\x02").wait(), Ok((4, true)));
+}
+
+/// Methods whose first call fails.
+#[apus_rpc::service(name = "shop.Late")]
+trait Late {
+    #[idempotent]
+    async fn read(&self, cx: &Context) -> Result<usize, Status>;
+
+    async fn write(&self, cx: &Context) -> Result<usize, Status>;
+}
+
+#[derive(Default)]
+struct FailsOnce {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+/// The number of the call, or a failure of the first one.
+fn fail_first(calls: &AtomicUsize) -> Result<usize, Status> {
+    match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(Status::new(Code::Unavailable, "planted")),
+        before => Ok(before + 1),
+    }
+}
+
+impl Late for FailsOnce {
+    async fn read(&self, _: &Context) -> Result<usize, Status> {
+        fail_first(&self.reads)
+    }
+
+    async fn write(&self, _: &Context) -> Result<usize, Status> {
+        fail_first(&self.writes)
+    }
+}
+
+#[test]
+fn only_methods_that_are_marked_idempotent_are_repeated() {
+    let served = served(|server| server.add(LateServer::new(FailsOnce::default())));
+    let channel = Channel::builder(&address(&served.node)).node(&node()).retry(Retry::safe());
+    let channel = channel.build().expect("a channel");
+    let late = LateClient::new(channel.clone());
+    assert_eq!(late.read().wait(), Ok(2));
+    let status = late.write().wait().expect_err("the first call fails");
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "planted"));
+    assert_eq!(channel.counters().repeated(), 1);
 }

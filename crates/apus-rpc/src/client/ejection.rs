@@ -14,7 +14,8 @@ const EJECTED_FOR: Duration = Duration::from_secs(30);
 /// Longest time of an ejection. An endpoint that did not fail for so long begins anew.
 const EJECTED_MAX: Duration = Duration::from_secs(300);
 
-/// Time after which an endpoint is asked whether it is back: one that has drained, and one whose ejection has ended in vain.
+/// Time after which an endpoint is asked whether it is back: one that has drained, and one that did not answer when its
+/// ejection ended.
 const ASKED_AFTER: Duration = Duration::from_secs(1);
 
 /// The ejected endpoints of a channel, and those that were.

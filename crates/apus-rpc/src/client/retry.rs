@@ -26,7 +26,7 @@ pub(crate) const ATTEMPTS_MAX: u32 = 5;
 /// | a failed call | is repeated with |
 /// |---|---|
 /// | that was not executed | [`Retry::safe`] |
-/// | marked by [`UnaryCall::idempotent`](crate::UnaryCall::idempotent) | [`Retry::safe`], or the policy of [`Retry::idempotent`] |
+/// | marked [idempotent](crate::UnaryCall::idempotent) or `#[idempotent]` | [`Retry::safe`] or [`Retry::idempotent`] |
 /// | of a method that may be executed twice | [`Retry::method`], [`Retry::service`] or a service config |
 ///
 /// The server may say in `grpc-retry-pushback-ms` after how many milliseconds a call is to be repeated, at most 60,000, where a

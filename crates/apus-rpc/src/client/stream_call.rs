@@ -32,6 +32,11 @@ use crate::streaming::{StreamSender, Streaming};
 /// # }
 /// ```
 ///
+/// A stream begins at one endpoint of the channel. If that fails, the call fails: it is not repeated, and does not wait until an
+/// endpoint is ready. The settings of [`ChannelBuilder::retry`](crate::ChannelBuilder::retry),
+/// [`hedge`](crate::ChannelBuilder::hedge) and [`wait_for_ready`](crate::ChannelBuilder::wait_for_ready) are those of calls with
+/// one request and one response; of a service config the deadline holds.
+///
 /// Messages go on their way while one of the two ends is awaited. A dropped [`Streaming`] gives the call up, and the server is notified.
 #[must_use = "a call begins with `start` or `request`"]
 pub struct StreamCall<'c> {

@@ -83,7 +83,7 @@ impl<'c> UnaryCall<'c> {
         self.head.config().retry.or(idempotent)
     }
 
-    /// Whether a failure is the end of the call, although another copy of it is under way.
+    /// Whether this result ends the call although its other copy is under way.
     pub(crate) fn is_final(&self, result: &Result<Response, Status>) -> bool {
         let Err(status) = result else { return true };
         let may_repeat = self.policy().unwrap_or_default().covers(status.code());
