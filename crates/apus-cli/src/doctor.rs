@@ -85,6 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut config = Config::new();
     config.apply_environment()?;
     args.choose_security(&mut config);
+    if args.peer.is_some() {
+        apus_spiffe::apply(&mut config)?;
+    }
     let interface = machine::interface(args.device.as_deref(), &config)?;
     let file = args.json.as_deref().map(OutputFile::open).transpose()?;
     let started = SystemTime::now();
@@ -122,6 +125,7 @@ fn serve(args: &Args) -> Result<()> {
     let mut config = Config::server();
     config.apply_environment()?.listen(args.listen);
     args.choose_security(&mut config);
+    apus_spiffe::apply(&mut config)?;
     let service = path::Service::start(&config)?;
     output::print(&format!("serving {}\n", service.address()))?;
     service.run()

@@ -100,7 +100,7 @@ impl LinkOptions {
     /// The configuration of a node that listens on `listen`.
     ///
     /// # Errors
-    /// If the environment has an impossible setting.
+    /// If the environment has an impossible setting, or the SPIFFE agent that it names gives no certificate.
     pub(super) fn config(&self, listen: SocketAddr) -> Result<Config> {
         let mut config = Config::new();
         config.apply_environment()?.listen(listen).delivery(self.delivery).link(self.link);
@@ -108,6 +108,7 @@ impl LinkOptions {
         if self.insecure {
             config.insecure(true);
         }
+        apus_spiffe::apply(&mut config)?;
         Ok(config)
     }
 

@@ -15,6 +15,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Networks, PlainPeers, RawConfig, UdpConfig};
@@ -23,6 +24,7 @@ use apus_wire::DEFAULT_UDP_PORT;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::{Delivery, DeliveryError};
+use crate::identity_source::IdentitySource;
 
 mod capture;
 mod check;
@@ -87,6 +89,7 @@ node_settings! { define_settings! {
         engine: EngineAt = EngineAt::default(),
         metrics: MetricsAt = MetricsAt::default(),
         delivery: Delivery = Delivery::default(),
+        tls_spiffe: Option<String> = None,
         tls_cert: Option<PathBuf> = None,
         tls_key: Option<PathBuf> = None,
         tls_ca: Vec<PathBuf> = Vec::new(),
@@ -99,6 +102,7 @@ node_settings! { define_settings! {
         tls_suites: Vec<Suite> = Suite::ALL.to_vec(),
         tls_plain: Plain = Plain::default(),
         tls_plain_peers: Networks = Networks::default(),
+        identity_source: Option<Arc<dyn IdentitySource>> = None,
         protocol: apus_proto::Config = apus_proto::Config::default(),
     }
 } }
@@ -183,6 +187,13 @@ impl Config {
         self
     }
 
+    /// Where the node gets its certificate, if not from files. Roots that it gives are trusted beside those of `tls_ca` and `tls_trust`;
+    /// with `tls_cert` and `tls_key`, only its roots are used. Default: none. This setting has no key.
+    pub fn identity_source(&mut self, source: Arc<dyn IdentitySource>) -> &mut Self {
+        self.identity_source = Some(source);
+        self
+    }
+
     /// Whether a node with this configuration shares memory with other nodes of this host.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
@@ -198,10 +209,17 @@ impl Config {
         self.engine == EngineAt::Own
     }
 
-    /// Whether the node has a certificate ([`tls_cert`](Self::tls_cert)), so that its paths are sealed.
+    /// Whether the node has a certificate ([`tls_cert`](Self::tls_cert), [`identity_source`](Self::identity_source)), so that its
+    /// paths are sealed.
     #[must_use]
     pub fn has_identity(&self) -> bool {
-        self.tls_cert.is_some()
+        self.tls_cert.is_some() || self.identity_source.is_some()
+    }
+
+    /// The SPIFFE agent that the setting [`tls_spiffe`](Self::tls_spiffe) names: its address, or `environment`.
+    #[must_use]
+    pub fn spiffe_agent(&self) -> Option<&str> {
+        self.tls_spiffe.as_deref()
     }
 
     /// The files of the certificate and of its key.
@@ -646,6 +664,7 @@ mod tests {
             rekey = "2 min"
             suites = ["chacha20-poly1305", "aes-256-gcm"]
             plain = "accept"
+            spiffe = "unix:/run/agent.sock"
             plain_peers = ["10.1.0.0/16", "192.0.2.7"]
             "#,
         )
@@ -662,6 +681,7 @@ mod tests {
             ("tls_rekey", "2min"),
             ("tls_suites", "chacha20-poly1305,aes-256-gcm"),
             ("tls_plain", "accept"),
+            ("tls_spiffe", "unix:/run/agent.sock"),
             ("tls_plain_peers", "10.1.0.0/16, 192.0.2.7"),
         ] {
             flat.set(key, value).unwrap();
@@ -686,6 +706,9 @@ mod tests {
             ("tls_suites", "aes-128-gcm,aes-128-gcm"),
             ("tls_suites", "none"),
             ("tls_plain", "maybe"),
+            ("tls_spiffe", "/run/agent.sock"),
+            ("tls_spiffe", "unix:agent.sock"),
+            ("tls_spiffe", "tcp:localhost:8081"),
             ("tls_plain_peers", "10.1.0.0/40"),
         ] {
             let error = Config::new().set(key, value).unwrap_err().to_string();

@@ -401,6 +401,12 @@ pub enum IdentityError {
         /// The fault.
         reason: String,
     },
+    /// The [source](crate::Config::identity_source) of the certificate gives none, or one that cannot be used.
+    #[error("the source of the node's certificate: {reason}")]
+    Source {
+        /// The fault.
+        reason: String,
+    },
 }
 
 impl Default for WrongPeer {

@@ -134,6 +134,7 @@ mod config;
 mod error;
 mod event_loop;
 mod flush;
+mod identity_source;
 mod local_caller;
 mod node;
 mod port;
@@ -185,6 +186,7 @@ pub use error::{
 };
 pub use event_loop::EventLoop;
 pub use flush::Flush;
+pub use identity_source::{IdentityPem, IdentitySource};
 pub use local_caller::LocalCaller;
 pub use node::{Node, Route};
 pub use observe::missing_files::missing_files;

@@ -5,11 +5,13 @@ mod certificates;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{
-    Address, CallError, Client, Config, Links, Node, Plain, Port, RecvError, Route, StartError,
+    Address, CallError, Client, Config, IdentityPem, IdentitySource, Links, Node, Plain, Port,
+    RecvError, Route, StartError,
 };
 use certificates::Authority;
 
@@ -420,6 +422,66 @@ fn a_new_certificate_is_shown_by_paths_that_go_on() {
     }
     assert_eq!(node.stats().protocol.calls_failed, 0);
     assert_eq!(server.stats().handshakes.server_done, 2);
+}
+
+/// A source whose identity a test changes.
+#[derive(Debug)]
+struct Changing(Mutex<(u64, IdentityPem)>);
+
+impl Changing {
+    fn set(&self, identity: IdentityPem) {
+        let mut latest = self.0.lock().unwrap();
+        *latest = (latest.0 + 1, identity);
+    }
+}
+
+impl IdentitySource for Changing {
+    fn version(&self) -> u64 {
+        self.0.lock().unwrap().0
+    }
+
+    fn identity(&self) -> Result<IdentityPem, Box<dyn std::error::Error + Send + Sync>> {
+        match self.0.lock().unwrap().1.clone() {
+            none if none.is_empty() => Err("no SVID has come".into()),
+            identity => Ok(identity),
+        }
+    }
+}
+
+//= docs/protocol.md#seal-11
+#[test]
+fn a_source_gives_a_certificate_and_a_new_one_without_files() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let source = Arc::new(Changing(Mutex::default()));
+    let mut config = Config::new();
+    config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+    config.identity_source(Arc::clone(&source) as Arc<dyn IdentitySource>);
+    // The roots of a trust domain vouch for no address.
+    config.set("tls_servers", "spiffe://example.org/*").unwrap();
+    let error = Node::start(&config).unwrap_err().to_string();
+    assert!(error.ends_with("the source of the node's certificate: no SVID has come"), "{error}");
+    let pem = |file: &str, names: &[&str]| {
+        authority.issue(file, names, 2100);
+        let read = |end: &str| std::fs::read(authority.directory().join(end)).unwrap();
+        let identity = IdentityPem::new(read(&format!("{file}.pem")), read(&format!("{file}.key")));
+        identity.domain("example.org", read("ca.pem"))
+    };
+    source.set(pem("first", &[FRONT]));
+    let node = Node::start(&config).unwrap();
+    let client = node.client().unwrap();
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
+    source.set(IdentityPem::new("no certificate", "no key"));
+    let error = node.reload_identity().unwrap_err().to_string();
+    assert!(error.starts_with("the source of the node's certificate: "), "{error}");
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT, "the earlier one stays");
+    source.set(pem("second", &[FRONT, "front.example.org"]));
+    assert!(node.reload_identity().unwrap());
+    while node.stats().handshakes.refreshes == 0 {
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
+    }
+    assert!(!node.reload_identity().unwrap(), "nothing has changed");
 }
 
 //= docs/protocol.md#seal-3

@@ -133,6 +133,7 @@ fn carry(args: &RunArgs) -> Result<()> {
     let mut settings = Settings { port, idle: args.idle.0, ..Settings::new() };
     (settings.hosts, settings.log) = (Hosts::of(hosts), Some(log));
     settings.node.apply_environment()?;
+    apus_spiffe::apply(&mut settings.node)?;
     args.capture.apply(&mut settings.node)?;
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let carrier = Arc::new(Carrier::start(&settings)?);

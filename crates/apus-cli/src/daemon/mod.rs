@@ -125,6 +125,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     if args.insecure {
         config.insecure(true);
     }
+    apus_spiffe::apply(&mut config)?;
     warn_if_insecure(&config);
     let access = settings.access(&socket)?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,8 @@ pub(super) struct Encryption {
     features: Option<BTreeSet<String>>,
     /// `None`: the settings name no certificate.
     certificate: Option<CertificateFiles>,
+    /// The agent of the setting `tls_spiffe`, and whether its socket is there, if it has one.
+    spiffe: Option<(String, Option<bool>)>,
     /// The setting `insecure`.
     is_insecure: bool,
 }
@@ -47,18 +49,46 @@ impl Encryption {
     /// `variable` returns a variable of the environment.
     pub(super) fn gather(files: &dyn Files, variable: impl Fn(&str) -> Option<String>) -> Self {
         let is_insecure = variable("APUS_INSECURE").is_some_and(|value| value == "true");
-        Self { features: features(files), certificate: certificate_files(variable), is_insecure }
+        let spiffe = variable("APUS_TLS_SPIFFE").filter(|value| value != "none");
+        let spiffe = spiffe.map(|agent| (agent.clone(), has_socket(&agent, &variable)));
+        let (features, certificate) = (features(files), certificate_files(variable));
+        Self { features, certificate, spiffe, is_insecure }
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![instructions(self.features.as_ref())];
-        match &self.certificate {
-            Some(files) => findings
+        match (&self.certificate, &self.spiffe) {
+            (Some(files), _) => findings
                 .extend([key_file(files), certificate(files), chain(files)].into_iter().flatten()),
-            None => findings.push(no_certificate(self.is_insecure)),
+            (None, Some((agent, is_there))) => {
+                findings.push(certificate_of_agent(agent, *is_there));
+            }
+            (None, None) => findings.push(no_certificate(self.is_insecure)),
         }
         findings
     }
+}
+
+/// Returns whether the socket of a SPIFFE agent exists; `None` for an agent without one.
+fn has_socket(agent: &str, variable: impl Fn(&str) -> Option<String>) -> Option<bool> {
+    let agent = match agent {
+        "environment" => variable("SPIFFE_ENDPOINT_SOCKET").unwrap_or_default(),
+        agent => agent.to_owned(),
+    };
+    let path = agent.strip_prefix("unix:")?;
+    Some(fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
+}
+
+fn certificate_of_agent(agent: &str, is_there: Option<bool>) -> Finding {
+    let name = "certificate";
+    let found = format!("from the SPIFFE agent of tls_spiffe = {agent}");
+    if is_there == Some(false) {
+        return Finding::new(SUBJECT, name, Verdict::Bad, format!("{found}, which has no socket"))
+            .apus("does not start without a certificate")
+            .change("start the agent, or correct tls_spiffe", "nodes that know each other");
+    }
+    Finding::good(SUBJECT, name, found)
+        .apus("gets its certificate and new ones from the agent, if that knows the process")
 }
 
 fn no_certificate(is_insecure: bool) -> Finding {
@@ -266,6 +296,20 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn the_socket_of_an_agent_must_be_there() {
+        let verdict = |agent: &str| {
+            let variable = |name: &str| (name == "APUS_TLS_SPIFFE").then(|| agent.to_owned());
+            Encryption::gather(&FakeFiles(&[]), variable).findings().remove(1).verdict
+        };
+        assert_eq!(verdict("unix:/no/such/agent.sock"), Verdict::Bad);
+        assert_eq!(verdict("unix:/proc/version"), Verdict::Bad, "a file is no socket");
+        assert_eq!(verdict("tcp:127.0.0.1:8081"), Verdict::Good);
+        let none = |name: &str| (name == "APUS_TLS_SPIFFE").then(|| "environment".to_owned());
+        let found = Encryption::gather(&FakeFiles(&[]), none).findings().remove(1).verdict;
+        assert_eq!(found, Verdict::Good, "the variable may name an agent by TCP");
     }
 
     #[test]

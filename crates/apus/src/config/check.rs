@@ -64,8 +64,12 @@ impl Config {
             let given = if names.is_empty() { tls::NONE } else { &names.join(",") };
             return wrong("tls_suites", given, tls::SUITES);
         }
+        if let Some(agent) = self.tls_spiffe.as_deref().filter(|_| self.identity_source.is_none()) {
+            return wrong("tls_spiffe", agent, "none in a program that does not use apus-spiffe");
+        }
         let cert = match (&self.tls_cert, &self.tls_key) {
-            (None, None) => return Ok(()),
+            (None, None) if self.identity_source.is_none() => return Ok(()),
+            (None, None) => "a source of certificates".to_owned(),
             (None, Some(_)) => return wrong("tls_cert", tls::NONE, "the certificate of tls_key"),
             (Some(_), None) => return wrong("tls_key", tls::NONE, "the key of tls_cert"),
             (Some(cert), Some(_)) => cert.display().to_string(),
@@ -73,7 +77,8 @@ impl Config {
         if !cfg!(feature = "secure") {
             return wrong("tls_cert", &cert, "none in a build without the feature `secure`");
         }
-        if self.tls_ca.is_empty() && self.tls_trust.is_empty() {
+        let has_roots = !self.tls_ca.is_empty() || !self.tls_trust.is_empty();
+        if !has_roots && self.identity_source.is_none() {
             return wrong("tls_ca", tls::NONE, "a file with the roots of peers, or tls_trust");
         }
         let mut rules: Vec<_> = self.tls_allow.values().collect();

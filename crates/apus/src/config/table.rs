@@ -90,6 +90,11 @@ macro_rules! text_settings {
             /// publishes decides for all. A process that cannot create its file there publishes nothing, which is no error.
             metrics: MetricsAt = "auto", parse_metrics;
 
+            /// Agent that gives the certificate and the roots by the SPIFFE Workload API: `none`, `environment` (the agent that
+            /// `SPIFFE_ENDPOINT_SOCKET` names), `unix:/PATH`, or `tcp:IP:PORT`. For the program `apus`, and for programs with the crate
+            /// `apus-spiffe`.
+            tls_spiffe: Option<String> = "none", tls::parse_spiffe;
+
             /// File with the certificate of this node and those between it and a root, in PEM: `none`, or an absolute path. With it,
             /// the node speaks sealed to every `apus://` address, and `tls_key` and `tls_ca` or `tls_trust` are needed.
             tls_cert: Option<PathBuf> = "none", tls::parse_file;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,6 +22,7 @@ const REKEY_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 const FILE: &str = "none, or the absolute path of a file";
 const FILES: &str = "none, or absolute paths of files with commas between them";
+const SPIFFE: &str = "none, environment, unix:/PATH or tcp:IP:PORT";
 const TRUST: &str = "none, or DOMAIN=FILE with commas between them, where FILE is an absolute path";
 pub(super) const SUITES: &str =
     "all, or each at most once: aes-128-gcm, aes-256-gcm, chacha20-poly1305";
@@ -83,6 +85,16 @@ pub(super) fn parse_file(text: &str) -> Result<Option<PathBuf>, String> {
     }
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(Some(path)) } else { Err(FILE.to_owned()) }
+}
+
+pub(super) fn parse_spiffe(text: &str) -> Result<Option<String>, String> {
+    let by_tcp = text.strip_prefix("tcp:").is_some_and(|at| at.parse::<SocketAddr>().is_ok());
+    match text {
+        NONE => Ok(None),
+        "environment" => Ok(Some(text.to_owned())),
+        _ if by_tcp || text.starts_with("unix:/") => Ok(Some(text.to_owned())),
+        _ => Err(SPIFFE.to_owned()),
+    }
 }
 
 pub(super) fn parse_files(text: &str) -> Result<Vec<PathBuf>, String> {

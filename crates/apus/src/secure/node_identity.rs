@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use apus_seal::{Name, Rule, Suite, TlsConfig, Trust};
+use apus_seal::{Name, Rule, Suite, TlsConfig, TlsConfigError, Trust};
 use nix::fcntl::OFlag;
 
 use crate::config::Config;
@@ -28,8 +28,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The identity of a node.
 pub(crate) struct NodeIdentity {
     tls: Mutex<Arc<TlsConfig>>,
-    /// The state of the files when they were read last.
-    files: Mutex<Vec<FileState>>,
+    /// The state of its sources when they were read last.
+    sources: Mutex<Sources>,
     /// Number of times that they were read.
     generation: AtomicU64,
     config: Config,
@@ -46,22 +46,24 @@ pub(crate) struct NodeIdentity {
 }
 
 impl NodeIdentity {
-    /// Reads the files that the configuration names. `None`: it names no certificate.
+    /// Reads the files that the configuration names, and asks its source. `None`: it has no certificate.
     ///
     /// # Errors
     ///
-    /// A file cannot be read, is malformed, or is a key that everybody may write to; or the key log cannot be written.
+    /// The source has no identity; a file cannot be read, is malformed, or is a key that everybody may write to; or the key log cannot be written.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
-        let Some((cert, key)) = config.certificate() else { return Ok(None) };
-        let files = states(config);
-        let tls = Arc::new(read_tls(config, cert, key)?);
+        if !config.has_identity() {
+            return Ok(None);
+        }
+        let sources = Sources::of(config);
+        let tls = Arc::new(read_tls(config)?);
         if let Some(own) = tls.identity().filter(|own| is_for_development(own)) {
             events::certificate_for_tests(&own.name);
         }
         let key_log = config.key_log_file().map(KeyLog::open).transpose()?;
         let node = Arc::new(Self {
             tls: Mutex::new(tls),
-            files: Mutex::new(files),
+            sources: Mutex::new(sources),
             generation: AtomicU64::new(0),
             config: config.clone(),
             names: Mutex::default(),
@@ -120,21 +122,20 @@ impl NodeIdentity {
     }
 
     //= docs/protocol.md#seal-11
-    /// Reads the files again if one has changed since it was read. Returns whether they give another identity or other peers now. If
-    /// they cannot be used, the earlier ones stay until a file changes again.
+    /// Reads the sources again if one has changed since it was read. Returns whether they give another identity or other peers now. If
+    /// they cannot be used, the earlier ones stay until one changes again.
     ///
     /// # Errors
     ///
     /// As [`of`](Self::of).
     pub(crate) fn reload(&self) -> Result<bool, IdentityError> {
-        let Some((cert, key)) = self.config.certificate() else { return Ok(false) };
-        let now = states(&self.config);
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if *files == now {
+        let now = Sources::of(&self.config);
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        if *sources == now {
             return Ok(false);
         }
-        *files = now;
-        let tls = Arc::new(read_tls(&self.config, cert, key)?);
+        *sources = now;
+        let tls = Arc::new(read_tls(&self.config)?);
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
         self.generation.fetch_add(1, Ordering::Release);
         Ok(true)
@@ -178,25 +179,67 @@ impl NodeIdentity {
 /// The part of a file's metadata that shows a change; `None` if the file is missing.
 type FileState = Option<(u64, i64, i64, u64)>;
 
-/// Returns the states of all files that the configuration names.
-fn states(config: &Config) -> Vec<FileState> {
-    let own = [&config.tls_cert, &config.tls_key].into_iter().flatten();
-    let domains = config.tls_trust.iter().map(|(_, file)| file);
-    let files = own.chain(&config.tls_ca).chain(domains).chain(&config.tls_crl);
-    let state = |file: &PathBuf| {
-        let found = fs::metadata(file).ok()?;
-        Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
-    };
-    files.map(state).collect()
+/// The state of everything that an identity is made of.
+#[derive(PartialEq, Eq)]
+struct Sources {
+    files: Vec<FileState>,
+    /// The version of the program's [`IdentitySource`](crate::IdentitySource).
+    version: Option<u64>,
 }
 
-fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, IdentityError> {
+impl Sources {
+    fn of(config: &Config) -> Self {
+        let own = [&config.tls_cert, &config.tls_key].into_iter().flatten();
+        let domains = config.tls_trust.iter().map(|(_, file)| file);
+        let files = own.chain(&config.tls_ca).chain(domains).chain(&config.tls_crl);
+        let state = |file: &PathBuf| {
+            let found = fs::metadata(file).ok()?;
+            Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+        };
+        let version = config.identity_source.as_ref().map(|source| source.version());
+        Self { files: files.map(state).collect(), version }
+    }
+}
+
+fn read_tls(config: &Config) -> Result<TlsConfig, IdentityError> {
+    let given = config.identity_source.as_ref().map(|source| source.identity()).transpose();
+    let given = given.map_err(|error| IdentityError::Source { reason: error.to_string() })?;
+    let mut trust = trust_of_files(config)?;
+    let unusable = |error: TlsConfigError| IdentityError::Source { reason: error.to_string() };
+    if let Some(given) = &given {
+        if !given.roots.is_empty() {
+            trust.add_roots(&given.roots).map_err(unusable)?;
+        }
+        for (domain, roots) in &given.domains {
+            trust.add_domain(domain, roots).map_err(unusable)?;
+        }
+    }
+    trust.deny(config.tls_deny.clone());
+    let trust = Arc::new(trust);
+    let expired = "the certificate, or one between it and a root, has expired";
+    let (tls, faulty): (_, &dyn Fn(String) -> IdentityError) = match (config.certificate(), given) {
+        (Some((cert, key)), _) => {
+            let tls = TlsConfig::of_files(&read(cert)?, &read_key(key)?, trust);
+            (tls, &move |reason| IdentityError::Malformed { file: cert.to_owned(), reason })
+        }
+        (None, given) => {
+            let given = given.unwrap_or_default();
+            let tls = TlsConfig::of_files(&given.certificate, &given.key, trust);
+            (tls, &|reason| IdentityError::Source { reason })
+        }
+    };
+    let tls = tls.map_err(|error| faulty(error.to_string()))?;
+    match tls.identity() {
+        Some(own) if own.not_after <= real_time() => Err(faulty(expired.to_owned())),
+        _ => Ok(tls),
+    }
+}
+
+/// Returns the roots and revocation lists in files.
+fn trust_of_files(config: &Config) -> Result<Trust, IdentityError> {
     let malformed = |file: &Path| {
         let file = file.to_owned();
-        move |error: apus_seal::TlsConfigError| IdentityError::Malformed {
-            file,
-            reason: error.to_string(),
-        }
+        move |error: TlsConfigError| IdentityError::Malformed { file, reason: error.to_string() }
     };
     let mut trust = Trust::new();
     for file in &config.tls_ca {
@@ -208,15 +251,7 @@ fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, Ident
     for file in &config.tls_crl {
         trust.add_revocation_lists(&read(file)?).map_err(malformed(file))?;
     }
-    trust.deny(config.tls_deny.clone());
-    let key = read_key(key)?;
-    let tls = TlsConfig::of_files(&read(cert)?, &key, Arc::new(trust));
-    let tls = tls.map_err(malformed(cert))?;
-    if tls.identity().is_some_and(|identity| identity.not_after <= real_time()) {
-        let reason = "the certificate, or one between it and a root, has expired".to_owned();
-        return Err(IdentityError::Malformed { file: cert.to_owned(), reason });
-    }
-    Ok(tls)
+    Ok(trust)
 }
 
 /// Files are shorter than this, in bytes: a bundle of some thousand certificates.
