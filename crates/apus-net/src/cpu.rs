@@ -57,9 +57,12 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 /// Schedules the calling thread before all threads of the ordinary scheduling classes, whenever it is awake. For threads that block
 /// a processor on purpose. Fails with `PermissionDenied` without CAP_SYS_NICE.
 pub fn run_before_others() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the pointer is to a live parameter block; thread 0 is the calling one.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    // The function of musl always fails.
+    let priority: libc::c_int = 1;
+    // SAFETY: the kernel's parameters are one integer, and the pointer is to a live one; thread 0 is the calling one.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const priority)
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

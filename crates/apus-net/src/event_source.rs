@@ -49,7 +49,7 @@ impl EventSource {
         // A time of zero would stop the timer.
         let after = after.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
         let value = libc::timespec {
-            tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: i32::try_from(after.as_secs()).unwrap_or(i32::MAX).into(),
             tv_nsec: libc::c_long::from(after.subsec_nanos().cast_signed()),
         };
         let once = libc::itimerspec {

@@ -38,6 +38,8 @@
 //! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `event_source.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
 //! `process.rs` and `tcp.rs`: small wrappers of system calls.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod address;
 mod capture;
 pub mod clock;

@@ -58,7 +58,7 @@ impl Sleeper {
         let [a, b, c, d] = links;
         let mut watched = [self.event.as_raw_fd(), a, b, c, d].map(watch);
         let time = timeout.map(|timeout| libc::timespec {
-            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).into(),
             tv_nsec: libc::c_long::from(timeout.subsec_nanos().cast_signed()),
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

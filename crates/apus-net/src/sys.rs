@@ -15,6 +15,7 @@ pub(crate) const SLOT_LEN: usize = 65_536;
 
 /// Length of the control messages of one datagram, in bytes: type of service, local address and segment size.
 const CONTROL_LEN: usize = 128;
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
 /// Room for the control messages of one datagram, with the kernel's alignment.
@@ -110,7 +111,7 @@ pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: Option<&RawAddress>) -> i
             socket,
             bytes.as_ptr().cast(),
             bytes.len(),
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            SEND_FLAGS,
             address.cast_const().cast(),
             address_len,
         )
@@ -129,13 +130,10 @@ pub(crate) fn send_parts(
     let mut parts = [iovec(head), iovec(tail)];
     let mut message = empty_message();
     (message.msg_name, message.msg_namelen) = name(to);
-    message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = parts.len();
+    point_at_parts(&mut message, &mut parts);
     // SAFETY: the message points at the address and the two parts, which are borrowed for the whole call; the kernel only reads
     // them.
-    let sent = unsafe {
-        libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
+    let sent = unsafe { libc::sendmsg(socket, &raw const message, SEND_FLAGS) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
@@ -152,6 +150,44 @@ fn iovec(bytes: &[u8]) -> libc::iovec {
 fn empty_message() -> libc::msghdr {
     // SAFETY: msghdr is made of integers and pointers, for which all zeroes are valid.
     unsafe { std::mem::zeroed() }
+}
+
+// The kernel's lengths in a message are words. Those of musl are 32 bits long with padding behind, which stays zero: so they read as
+// words on a little-endian machine, and only the declared types differ.
+
+#[inline]
+fn point_at_parts(message: &mut libc::msghdr, parts: &mut [libc::iovec]) {
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+}
+
+#[inline]
+fn point_at_control(message: &mut libc::msghdr, control: &mut [u8]) {
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = control.len() as _;
+}
+
+#[inline]
+fn control_len(message: &libc::msghdr) -> usize {
+    message.msg_controllen as _
+}
+
+/// Sends messages by one system call. Returns how many the kernel took, or −1.
+///
+/// # Safety
+/// All that the messages point at is as long as they say.
+#[cfg(not(target_env = "musl"))]
+unsafe fn send_messages(socket: RawFd, messages: &mut [libc::mmsghdr]) -> i32 {
+    // SAFETY: as the caller states.
+    unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), messages.len() as u32, SEND_FLAGS) }
+}
+
+/// The same past musl, whose function makes a system call for each message.
+#[cfg(target_env = "musl")]
+unsafe fn send_messages(socket: RawFd, messages: &mut [libc::mmsghdr]) -> libc::c_long {
+    let (at, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
+    // SAFETY: as the caller states; the messages have the kernel's layout.
+    unsafe { libc::syscall(libc::SYS_sendmmsg, socket, at, count, SEND_FLAGS) }
 }
 
 /// Memory for building a [`Batch`], kept between batches to avoid allocations.
@@ -215,25 +251,16 @@ impl<'s, 'd> Batch<'s, 'd> {
         let mut end = parts.len();
         for (index, plan) in plans.iter().enumerate().skip(first).rev() {
             let header = &mut messages[index].msg_hdr;
-            header.msg_iov = parts[plan.first_part..].as_mut_ptr();
-            header.msg_iovlen = end - plan.first_part;
+            point_at_parts(header, &mut parts[plan.first_part..end]);
             end = plan.first_part;
             if plan.control_len > 0 {
-                header.msg_control = controls[index].0.as_mut_ptr().cast();
-                header.msg_controllen = plan.control_len;
+                point_at_control(header, &mut controls[index].0[..plan.control_len]);
             }
         }
         let messages = &mut messages[first..];
         // SAFETY: each message points at its address, parts and control bytes. The latter two are in vectors that are borrowed
         // here and do not change; the addresses and the bytes of the parts are borrowed for 'd, which outlives self.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket,
-                messages.as_mut_ptr(),
-                messages.len() as u32,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
+        let sent = unsafe { send_messages(socket, messages) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }
@@ -324,8 +351,7 @@ impl Slots {
             header.msg_namelen = address.bytes.len() as u32;
             header.msg_iov = &raw mut *part;
             header.msg_iovlen = 1;
-            header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = if controls { CONTROL_LEN } else { 0 };
+            point_at_control(header, &mut control.0[..if controls { CONTROL_LEN } else { 0 }]);
         }
     }
 
@@ -390,8 +416,7 @@ impl Slots {
         let header = &mut self.messages[0].msg_hdr;
         header.msg_name = self.addresses[0].bytes.as_mut_ptr().cast();
         header.msg_namelen = self.addresses[0].bytes.len() as u32;
-        header.msg_iov = parts.as_mut_ptr();
-        header.msg_iovlen = parts.len();
+        point_at_parts(header, &mut parts);
         header.msg_controllen = 0;
         // SAFETY: the message points at its slot's address and bytes, which belong to self, and at the spare capacity of the
         // target; both are borrowed mutably, and each part has its stated length.
@@ -430,7 +455,7 @@ impl Slots {
                 socket,
                 self.messages.as_mut_ptr(),
                 count as u32,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _, // unsigned for musl
                 std::ptr::null_mut(),
             )
         };
@@ -450,7 +475,7 @@ impl Slots {
         let header = &message.msg_hdr;
         let len = (message.msg_len as usize).min(SLOT_LEN);
         self.addresses[index].len = header.msg_namelen;
-        let controls = &self.controls[index].0[..header.msg_controllen.min(CONTROL_LEN)];
+        let controls = &self.controls[index].0[..control_len(header).min(CONTROL_LEN)];
         Received {
             from: &self.addresses[index],
             bytes: &mut self.bytes[index * SLOT_LEN..][..len],
@@ -492,8 +517,7 @@ pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
     let mut message = empty_message();
     message.msg_name = address.bytes.as_mut_ptr().cast();
     message.msg_namelen = address.bytes.len() as u32;
-    message.msg_control = room.0.as_mut_ptr().cast();
-    message.msg_controllen = room.0.len();
+    point_at_control(&mut message, &mut room.0);
     let mut head = [0u8; 4];
     let mut part = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
     message.msg_iov = &raw mut part;
@@ -510,7 +534,7 @@ pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
             || (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
     };
     // struct sock_extended_err: u32 errno, 4 bytes of origin, type, code and padding, u32 info, u32 data.
-    let value = control_messages(&room.0[..message.msg_controllen.min(256)])
+    let value = control_messages(&room.0[..control_len(&message).min(256)])
         .find(is_error)
         .map(|(_, _, value)| value);
     let word = |at: usize| {
@@ -589,7 +613,7 @@ pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
 pub(crate) fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
     let mut request = request_of(name)?;
     // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
-    if unsafe { libc::ioctl(socket, libc::SIOCGIFMTU, &raw mut request) } != 0 {
+    if unsafe { libc::ioctl(socket, libc::SIOCGIFMTU as _, &raw mut request) } != 0 {
         return None;
     }
     // SAFETY: the call has succeeded and has written this field.
@@ -644,7 +668,7 @@ fn each_ipv4_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool))
         ifc_ifcu: libc::__c_anonymous_ifc_ifcu { ifcu_req: requests.as_mut_ptr() },
     };
     // SAFETY: the kernel writes at most as many bytes as the requests have.
-    if unsafe { libc::ioctl(socket, libc::SIOCGIFCONF, &raw mut all) } != 0 {
+    if unsafe { libc::ioctl(socket, libc::SIOCGIFCONF as _, &raw mut all) } != 0 {
         return;
     }
     let count = usize::try_from(all.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
@@ -665,7 +689,7 @@ fn each_ipv4_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool))
 fn is_loopback(socket: RawFd, name: &CStr) -> bool {
     let Some(mut request) = request_of(name) else { return false };
     // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
-    let asked = unsafe { libc::ioctl(socket, libc::SIOCGIFFLAGS, &raw mut request) };
+    let asked = unsafe { libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request) };
     // SAFETY: the call has written this field if it has succeeded.
     asked == 0 && unsafe { request.ifr_ifru.ifru_flags } & libc::IFF_LOOPBACK as i16 != 0
 }
