@@ -47,7 +47,7 @@ usage: cargo xtask CHECK
   instructions                   instructions and allocations of a call, against docs/measurements/instructions.json
   instructions --record REASON   records them
   licences                       licences and sources of all dependencies, against deny.toml
-  packages                       every crate carries its licences and a README
+  packages                       every crate can be published: licences, README, versions, dependencies, docs.rs
   purity                         apus-proto stands on nothing, and unsafe code is where it is allowed
   python-sockets [MODULE...]     CPython's tests of sockets and processes, plain and under `apus run`; --json FILE, --logs DIRECTORY
   results LOG... [-- LOG...]     skipped checks, and the number of tests that passed, failed and were skipped; files after -- have no tests

@@ -24,6 +24,7 @@
 //! received one to [`Associations::admit`], which tests the number, and then opens it. When [`Associations::poll_timeout`] is
 //! due, the link calls [`Associations::handle_timeout`], and then [`Associations::poll_ended`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod handshake;

@@ -20,6 +20,7 @@
 //!
 //! Times are in picoseconds, so that the rate of every link is exact.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod chance;
