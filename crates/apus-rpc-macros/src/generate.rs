@@ -101,6 +101,20 @@ fn client_method(plan: &ServicePlan, method: &Method) -> TokenStream {
     let constant = constant(method);
     // Attributes such as `must_use` are about the result of the handler.
     let attributes = attributes.iter().filter(|it| !it.path().is_ident("must_use"));
+    if let Some((argument, request)) = &method.requests {
+        let name = argument.ident.unraw().to_string();
+        let call = if method.is_response_stream {
+            quote!(::apus_rpc::DuplexCall)
+        } else {
+            quote!(::apus_rpc::RequestStreamCall)
+        };
+        return quote! {
+            #(#attributes)*
+            pub fn #ident(&self) -> #call<'_, #codec, #request, #response> {
+                #call::new(&self.channel, Self::#constant, #name)
+            }
+        };
+    }
     let parameters = method.all_arguments().map(|argument| {
         let Argument { ident, ty, .. } = argument;
         if argument.is_lenient() {
@@ -125,14 +139,19 @@ fn client_method(plan: &ServicePlan, method: &Method) -> TokenStream {
         let value = value(argument);
         quote!(__arguments.push_rest(#value);)
     });
+    let (call, made) = if method.is_response_stream {
+        (quote!(::apus_rpc::ResponseStreamCall), quote!(stream_call))
+    } else {
+        (quote!(::apus_rpc::TypedCall), quote!(call))
+    };
     quote! {
         #(#attributes)*
-        pub fn #ident(&self, #(#parameters),*) -> ::apus_rpc::TypedCall<'_, #codec, #response> {
+        pub fn #ident(&self, #(#parameters),*) -> #call<'_, #codec, #response> {
             #[allow(unused_mut, reason = "a method without arguments adds none")]
             let mut __arguments = ::apus_rpc::generated::ArgumentWriter::<#codec>::new();
             #(#pushes)*
             #(#rest)*
-            __arguments.call(&self.channel, Self::#constant)
+            __arguments.#made(&self.channel, Self::#constant)
         }
     }
 }
@@ -151,8 +170,15 @@ fn schema(plan: &ServicePlan) -> TokenStream {
             let name = ident.unraw().to_string();
             quote!(.rest(#name))
         });
+        let requests = method.requests.iter().map(|(Argument { ident, .. }, request)| {
+            let name = ident.unraw().to_string();
+            quote!(.requests::<#request>(#name))
+        });
+        let returns =
+            if method.is_response_stream { quote!(returns_stream) } else { quote!(returns) };
         quote! {
-            __schema.method(#name, #is_idempotent) #(#arguments)* #(#rest)* .returns::<#response>();
+            __schema.method(#name, #is_idempotent) #(#arguments)* #(#rest)* #(#requests)*
+                .#returns::<#response>();
         }
     });
     quote! {
@@ -226,28 +252,45 @@ fn server(plan: &ServicePlan) -> TokenStream {
     }
 }
 
+/// The code that reads the arguments of a method from `__input`.
+struct ArgumentReads {
+    locals: Vec<syn::Ident>,
+    reads: Vec<TokenStream>,
+}
+
+impl ArgumentReads {
+    fn new(method: &Method) -> Self {
+        // Names of the program's arguments and of this code do not meet.
+        let locals: Vec<_> =
+            (0..method.all_arguments().count()).map(|it| format_ident!("__a{it}")).collect();
+        let mut names = locals.iter();
+        let reads: Vec<_> = method
+            .arguments
+            .iter()
+            .zip(&mut names)
+            .map(|(Argument { ident, ty, .. }, local)| {
+                let name = ident.unraw().to_string();
+                quote!(let #local = __input.next::<#ty>(#name)?;)
+            })
+            .collect();
+        let rest = method.rest.iter().zip(names).map(|(Argument { ident, .. }, local)| {
+            let name = ident.unraw().to_string();
+            quote!(let #local = __input.split_rest(#name)?;)
+        });
+        let reads = rest.chain(reads).collect();
+        Self { locals, reads }
+    }
+}
+
 fn server_method(plan: &ServicePlan, method: &Method) -> TokenStream {
+    if method.requests.is_some() || method.is_response_stream {
+        return stream_method(plan, method);
+    }
     let ServicePlan { options, ident: service, .. } = plan;
     let (codec, client) = (&options.codec, format_ident!("{service}Client"));
     let Method { ident, response, .. } = method;
     let constant = constant(method);
-    // Names of the program's arguments and of this code do not meet.
-    let locals: Vec<_> =
-        (0..method.all_arguments().count()).map(|it| format_ident!("__a{it}")).collect();
-    let mut names = locals.iter();
-    let reads: Vec<_> = method
-        .arguments
-        .iter()
-        .zip(&mut names)
-        .map(|(Argument { ident, ty, .. }, local)| {
-            let name = ident.unraw().to_string();
-            quote!(let #local = __input.next::<#ty>(#name)?;)
-        })
-        .collect();
-    let rest = method.rest.iter().zip(names).map(|(Argument { ident, .. }, local)| {
-        let name = ident.unraw().to_string();
-        quote!(let #local = __input.split_rest(#name)?;)
-    });
+    let ArgumentReads { locals, reads } = ArgumentReads::new(method);
     let call = if method.is_blocking {
         quote! {
             __threads.run(__cx, move |__cx| {
@@ -277,13 +320,78 @@ fn server_method(plan: &ServicePlan, method: &Method) -> TokenStream {
                             #client::#constant,
                             __body,
                         );
-                        #(#rest)*
                         #(#reads)*
                         let __response: #response = #call?;
                         ::apus_rpc::generated::respond::<#codec, #response>(
                             #client::#constant,
                             &__response,
                         )
+                    }
+                },
+            )
+        };
+    }
+}
+
+/// A method with streams at the server.
+fn stream_method(plan: &ServicePlan, method: &Method) -> TokenStream {
+    let ServicePlan { options, ident: service, .. } = plan;
+    let (codec, client) = (&options.codec, format_ident!("{service}Client"));
+    let Method { ident, response, .. } = method;
+    let constant = constant(method);
+    let ArgumentReads { locals, reads } = ArgumentReads::new(method);
+    let reads = if let Some((argument, request)) = &method.requests {
+        let (local, name) = (&locals[0], argument.ident.unraw().to_string());
+        quote! {
+            let #local = ::apus_rpc::generated::typed_requests::<#codec, #request>(
+                #client::#constant,
+                __requests,
+                #name,
+            );
+        }
+    } else {
+        quote! {
+            #[allow(unused_mut, unused_variables, reason = "a method may have no arguments")]
+            let mut __input = ::apus_rpc::generated::read_arguments::<#codec>(
+                #client::#constant,
+                __requests,
+            )
+            .await?;
+            #(#reads)*
+        }
+    };
+    let respond = if method.is_response_stream {
+        quote! {
+            ::apus_rpc::generated::send_responses::<#codec, #response>(
+                #client::#constant,
+                __value,
+                __responses,
+            )
+            .await
+        }
+    } else {
+        quote! {
+            ::apus_rpc::generated::send_response::<#codec, #response>(
+                #client::#constant,
+                &__value,
+                __responses,
+            )
+            .await
+        }
+    };
+    quote! {
+        let __server = {
+            let __service = ::std::sync::Arc::clone(&self.service);
+            ::apus_rpc::generated::add_stream_method(
+                __server,
+                #client::#constant,
+                move |__cx, __requests, __responses| {
+                    let __service = ::std::sync::Arc::clone(&__service);
+                    async move {
+                        #reads
+                        let __value =
+                            <T as #service>::#ident(&__service, &__cx, #(#locals),*).await?;
+                        #respond
                     }
                 },
             )

@@ -3,7 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `options.rs` | the arguments of the attribute |
-//! | `method.rs` | a method of the trait |
+//! | `method.rs`, `stream.rs` | a method of the trait; its streams |
+//! | `parts.rs` | parts of types |
 //! | `plan.rs` | the whole trait |
 //! | `generate.rs` | the code |
 
@@ -14,7 +15,9 @@ use proc_macro::TokenStream;
 mod generate;
 mod method;
 mod options;
+mod parts;
 mod plan;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +54,16 @@ mod tests;
 ///
 /// The first two arguments are `&self` and the context, `cx: &Context`; the others are the request. The result is
 /// `Result<RESPONSE, Status>`. The path of a method `list_prices` is `/shop.Calc/ListPrices`.
+///
+/// | arguments and result | client |
+/// |---|---|
+/// | values, one value | `calc.add(1, 2).await?`, `calc.add(1, 2).wait()?` |
+/// | values, `Result<impl Stream<Item = Result<RESPONSE, Status>>, Status>` | `let mut responses = calc.watch("ABC").await?` |
+/// | `parts: Streaming<REQUEST>`, one value | `let (mut parts, response) = calc.upload().start()?` |
+/// | `lines: Streaming<REQUEST>`, `Result<impl Stream<..>, Status>` | `let (mut lines, mut responses) = calc.chat().start()?` |
+///
+/// A stream of requests is the only argument. A stream of responses may borrow the service and the context; its future and the
+/// stream are `Send`. Methods with streams are `async`, and calls of them are not repeated.
 ///
 /// * `#[idempotent]`: the method may be repeated.
 /// * `#[blocking]`, on a method without `async`: it runs on a thread of its own, up to 64 for a service, and may block it.

@@ -2,10 +2,12 @@
 
 use quote::ToTokens;
 use syn::{
-    Attribute, Block, Error, Expr, ExprLit, FnArg, GenericArgument, Ident, Lit, LitStr, Meta, Pat,
-    PatType, PathArguments, PathSegment, ReturnType, TraitItemFn, Type, TypeParamBound,
-    ext::IdentExt,
+    Attribute, Block, Error, Expr, ExprLit, FnArg, Ident, Lit, LitStr, Meta, Pat, PatType,
+    ReturnType, TraitItemFn, Type, ext::IdentExt,
 };
+
+use crate::parts::{last_segment, text_of, types_of};
+use crate::stream;
 
 /// A method.
 pub(crate) struct Method {
@@ -21,10 +23,14 @@ pub(crate) struct Method {
     pub(crate) arguments: Vec<Argument>,
     /// The last argument, if it is marked `#[bytes]`.
     pub(crate) rest: Option<Argument>,
+    /// The only argument, if it is a stream, with the type of a request.
+    pub(crate) requests: Option<(Argument, Type)>,
     /// The whole result.
     pub(crate) result: Type,
-    /// The value in the result.
+    /// The value in the result, or each of its values.
     pub(crate) response: Type,
+    /// The result is a stream of values.
+    pub(crate) is_response_stream: bool,
     /// The default body.
     pub(crate) body: Option<Block>,
 }
@@ -47,7 +53,7 @@ const RESERVED: [&str; 3] = ["new", "channel", "schema"];
 #[derive(Default)]
 struct Marks {
     kept: Vec<Attribute>,
-    idempotent: bool,
+    idempotent: Option<Ident>,
     blocking: Option<Ident>,
     name: Option<LitStr>,
 }
@@ -91,19 +97,24 @@ impl Method {
         let mut inputs = signature.inputs.into_iter();
         receiver(&ident, inputs.next())?;
         let context = context(&ident, inputs.next())?;
-        let (arguments, rest) = arguments(inputs)?;
-        let (result, response) = response(&ident, signature.output)?;
+        let Arguments { arguments, rest, requests } = Arguments::new(&ident, inputs)?;
+        let Response { result, response, is_stream } = response(&ident, signature.output)?;
+        if requests.is_some() || is_stream {
+            marks.check_stream(&plain)?;
+        }
         let camel = || LitStr::new(&camel_case(&plain), ident.span());
         Ok(Self {
             attributes: marks.kept,
             name: marks.name.unwrap_or_else(camel),
-            is_idempotent: marks.idempotent,
+            is_idempotent: marks.idempotent.is_some(),
             is_blocking: marks.blocking.is_some(),
             context,
             arguments,
             rest,
+            requests,
             result,
             response,
+            is_response_stream: is_stream,
             body: item.default,
             ident,
         })
@@ -111,7 +122,8 @@ impl Method {
 
     /// All arguments of the request, in order.
     pub(crate) fn all_arguments(&self) -> impl Iterator<Item = &Argument> {
-        self.arguments.iter().chain(&self.rest)
+        let requests = self.requests.iter().map(|(argument, _)| argument);
+        self.arguments.iter().chain(&self.rest).chain(requests)
     }
 }
 
@@ -127,7 +139,7 @@ impl Marks {
                     let mark = path.require_ident()?.clone();
                     match word.as_str() {
                         "blocking" => marks.blocking = Some(mark),
-                        _ => marks.idempotent = true,
+                        _ => marks.idempotent = Some(mark),
                     }
                 }
                 "name" => marks.name = Some(path_name(&attribute)?),
@@ -143,6 +155,17 @@ impl Marks {
             }
         }
         Ok(marks)
+    }
+
+    /// Refuses marks that a method with streams does not have.
+    fn check_stream(&self, method: &str) -> syn::Result<()> {
+        let (mark, why) = match (&self.idempotent, &self.blocking) {
+            (Some(mark), _) => (mark, "calls with streams are not repeated"),
+            (None, Some(mark)) => (mark, "a method with streams is `async`"),
+            (None, None) => return Ok(()),
+        };
+        let text = format!("method `{method}` has a stream and is marked `#[{mark}]`: {why}");
+        Err(Error::new(mark.span(), text))
     }
 }
 
@@ -205,20 +228,30 @@ fn context(method: &Ident, input: Option<FnArg>) -> syn::Result<PatType> {
     }
 }
 
-/// The arguments of the request, and the one that is marked `#[bytes]`.
-fn arguments(
-    inputs: impl Iterator<Item = FnArg>,
-) -> syn::Result<(Vec<Argument>, Option<Argument>)> {
-    let mut arguments: Vec<Argument> = Vec::new();
-    let mut rest: Option<Argument> = None;
-    for input in inputs {
-        let FnArg::Typed(input) = input else { continue };
+/// The arguments of a request.
+struct Arguments {
+    arguments: Vec<Argument>,
+    rest: Option<Argument>,
+    requests: Option<(Argument, Type)>,
+}
+
+impl Arguments {
+    fn new(method: &Ident, inputs: impl Iterator<Item = FnArg>) -> syn::Result<Self> {
+        let mut all = Self { arguments: Vec::new(), rest: None, requests: None };
+        for input in inputs {
+            let FnArg::Typed(input) = input else { continue };
+            all.add(method, input)?;
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, method: &Ident, input: PatType) -> syn::Result<()> {
         let Pat::Ident(pattern) = &*input.pat else {
             let text = format!("argument `{}`: expected a name", text_of(&input.pat));
             return Err(Error::new_spanned(&input.pat, text));
         };
         let ident = pattern.ident.clone();
-        if let Some(rest) = &rest {
+        if let Some(rest) = &self.rest {
             let text = format!(
                 "argument `{}` is marked `#[bytes]` and is not the last one: `{ident}` follows",
                 rest.ident
@@ -229,9 +262,25 @@ fn arguments(
             input.attrs.into_iter().partition(|attribute| attribute.path().is_ident("bytes"));
         let argument = Argument { ident, ty: *input.ty, attributes };
         argument.check()?;
+        let request = stream::request(&argument.ident, &argument.ty)?;
+        let other = self.arguments.first().filter(|_| request.is_some());
+        if let Some((requests, other)) = match (&self.requests, other) {
+            (Some((requests, _)), _) => Some((&requests.ident, &argument.ident)),
+            (None, Some(other)) => Some((&argument.ident, &other.ident)),
+            (None, None) => None,
+        } {
+            let text = format!(
+                "argument `{requests}` of method `{method}` is a stream, which is the only argument: `{other}` is another"
+            );
+            return Err(Error::new(other.span(), text));
+        }
+        if let Some(request) = request {
+            self.requests = Some((argument, request));
+            return Ok(());
+        }
         if marks.is_empty() {
-            arguments.push(argument);
-            continue;
+            self.arguments.push(argument);
+            return Ok(());
         }
         if last_segment(&argument.ty).is_none_or(|last| last.ident != "Bytes") {
             let (name, ty) = (&argument.ident, text_of(&argument.ty));
@@ -240,9 +289,9 @@ fn arguments(
             );
             return Err(Error::new_spanned(&argument.ty, text));
         }
-        rest = Some(argument);
+        self.rest = Some(argument);
+        Ok(())
     }
-    Ok((arguments, rest))
 }
 
 impl Argument {
@@ -255,12 +304,12 @@ impl Argument {
                     "argument `{name}` is `{ty}`: an argument owns its data, as `String` and `Vec<T>` do"
                 )
             }
-            Type::ImplTrait(_) => format!("argument `{name}` is `{ty}`: expected a type"),
-            ty if last_segment(ty).is_some_and(|last| last.ident == "Streaming") => {
+            Type::ImplTrait(opaque) if stream::in_bounds(opaque).is_some() => {
                 format!(
-                    "argument `{name}` is a stream: typed services do not have streams of requests yet"
+                    "argument `{name}` is `{ty}`: expected `Streaming<REQUEST>` for a stream of requests"
                 )
             }
+            Type::ImplTrait(_) => format!("argument `{name}` is `{ty}`: expected a type"),
             _ => return Ok(()),
         };
         Err(Error::new_spanned(&self.ty, text))
@@ -274,10 +323,16 @@ impl Argument {
     }
 }
 
-/// The result of a method and the value in it.
-fn response(method: &Ident, output: ReturnType) -> syn::Result<(Type, Type)> {
+/// The result of a method.
+struct Response {
+    result: Type,
+    response: Type,
+    is_stream: bool,
+}
+
+fn response(method: &Ident, output: ReturnType) -> syn::Result<Response> {
     let expected = "expected `Result<RESPONSE, Status>`";
-    let ReturnType::Type(_, result) = output else {
+    let ReturnType::Type(_, mut result) = output else {
         let text = format!("method `{method}` returns nothing: {expected}");
         return Err(Error::new(method.span(), text));
     };
@@ -286,53 +341,21 @@ fn response(method: &Ident, output: ReturnType) -> syn::Result<(Type, Type)> {
         Error::new_spanned(&result, text)
     };
     let last = last_segment(&result).filter(|last| last.ident == "Result").ok_or_else(wrong)?;
-    let PathArguments::AngleBracketed(parts) = &last.arguments else { return Err(wrong()) };
-    let types: Vec<&Type> = parts
-        .args
-        .iter()
-        .filter_map(|part| match part {
-            GenericArgument::Type(ty) => Some(ty),
-            _ => None,
-        })
-        .collect();
-    let [response, error] = types[..] else { return Err(wrong()) };
+    let [response, error] = types_of(last)[..] else { return Err(wrong()) };
     if last_segment(error).is_none_or(|last| last.ident != "Status") {
         let text =
             format!("the error of method `{method}` is `{}`: expected `Status`", text_of(error));
         return Err(Error::new_spanned(error, text));
     }
-    if let Type::ImplTrait(stream) = response {
-        let is_stream = |bound: &TypeParamBound| match bound {
-            TypeParamBound::Trait(bound) => {
-                bound.path.segments.last().is_some_and(|last| last.ident == "Stream")
-            }
-            _ => false,
-        };
-        let text = if stream.bounds.iter().any(is_stream) {
-            format!(
-                "the response of method `{method}` is a stream: typed services do not have streams of responses yet"
-            )
-        } else {
-            format!("the response of method `{method}` is `{}`: expected a type", text_of(response))
-        };
-        return Err(Error::new_spanned(response, text));
+    let stream = stream::response(method, response)?;
+    let (response, is_stream) = match stream {
+        Some(item) => (item, true),
+        None => (response.clone(), false),
+    };
+    if is_stream {
+        stream::make_send(&mut result);
     }
-    let response = response.clone();
-    Ok((*result, response))
-}
-
-fn last_segment(ty: &Type) -> Option<&PathSegment> {
-    match ty {
-        Type::Path(path) if path.qself.is_none() => path.path.segments.last(),
-        _ => None,
-    }
-}
-
-/// A part of the source as people write it.
-fn text_of(part: &impl ToTokens) -> String {
-    let text = part.to_token_stream().to_string();
-    let tight = [(" < ", "<"), (" >", ">"), (" ,", ","), ("& ", "&"), (" :: ", "::"), (" ;", ";")];
-    tight.iter().fold(text, |text, (from, to)| text.replace(from, to))
+    Ok(Response { result: *result, response, is_stream })
 }
 
 /// `list_prices` as `ListPrices`.

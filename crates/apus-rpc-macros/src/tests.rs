@@ -180,19 +180,75 @@ fn results() {
 }
 
 #[test]
-fn streams_are_not_there_yet() {
+fn streams_of_requests() {
+    let takes = |arguments: &str| {
+        in_method(&format!("async fn put(&self, cx: &Context, {arguments}) -> Result<u8, Status>;"))
+    };
+    assert_error(
+        takes("parts: Streaming"),
+        "argument `parts` is `Streaming`: expected `Streaming<REQUEST>`",
+        "Streaming",
+    );
+    assert_error(
+        takes("name: String, parts: Streaming<Part>"),
+        "argument `parts` of method `put` is a stream, which is the only argument: `name` is another",
+        "name",
+    );
+    assert_error(
+        takes("parts: Streaming<Part>, #[bytes] data: Bytes"),
+        "argument `parts` of method `put` is a stream, which is the only argument: `data` is another",
+        "data",
+    );
+    assert_error(
+        takes("parts: Streaming<Part>, more: Streaming<Part>"),
+        "argument `parts` of method `put` is a stream, which is the only argument: `more` is another",
+        "more",
+    );
+    assert_error(
+        takes("parts: impl Stream<Item = Result<Part, Status>>"),
+        "argument `parts` is `impl Stream<Item = Result<Part, Status>>`: expected `Streaming<REQUEST>` for a stream of requests",
+        "impl Stream<Item = Result<Part, Status>>",
+    );
+}
+
+#[test]
+fn streams_of_responses() {
+    let gives = |result: &str| {
+        in_method(&format!("async fn get(&self, cx: &Context) -> Result<{result}, Status>;"))
+    };
+    for result in [
+        "impl Stream",
+        "impl Stream<Item = u8>",
+        "impl Stream<Item = Result<u8, String>>",
+        "impl Stream<Item = Result<u8>> + Send",
+        "Streaming<u8>",
+    ] {
+        let expected = format!(
+            "the response of method `get` is `{result}`: expected `impl Stream<Item = Result<RESPONSE, Status>>`"
+        );
+        assert_error(gives(result), &expected, result);
+    }
+    assert_error(
+        gives("impl Debug"),
+        "the response of method `get` is `impl Debug`: expected a type",
+        "impl Debug",
+    );
+}
+
+#[test]
+fn marks_of_streams() {
     assert_error(
         in_method(
-            "async fn add(&self, cx: &Context, parts: Streaming<Part>) -> Result<u8, Status>;",
+            "#[idempotent] async fn put(&self, cx: &Context, parts: Streaming<Part>) -> Result<u8, Status>;",
         ),
-        "argument `parts` is a stream: typed services do not have streams of requests yet",
-        "Streaming<Part>",
+        "method `put` has a stream and is marked `#[idempotent]`: calls with streams are not repeated",
+        "idempotent",
     );
     assert_error(
         in_method(
-            "async fn add(&self, cx: &Context) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;",
+            "#[blocking] fn get(&self, cx: &Context) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;",
         ),
-        "the response of method `add` is a stream: typed services do not have streams of responses yet",
-        "impl Stream<Item = Result<u8, Status>>",
+        "method `get` has a stream and is marked `#[blocking]`: a method with streams is `async`",
+        "blocking",
     );
 }

@@ -62,6 +62,7 @@
 //! | repetition | [`Retry`], [`RetryPolicy`], [`Hedge`], [`UnaryCall::idempotent`] |
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
 //! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
+//! | streams of typed services | [`ResponseStreamCall`], [`RequestStreamCall`], [`DuplexCall`], [`TypedSender`], [`TypedResponse`] |
 //! | methods | [`Server`], [`ServerBuilder`], [`Context`], [`IncomingCall`] for interceptors |
 //! | the end of a server | [`shutdown_signal`], [`Serving::drain`], [`Drained`] |
 //! | results | [`Status`], [`Code`], [`Metadata`] |
@@ -138,6 +139,7 @@ pub use client::{
 };
 pub use code::Code;
 pub use context::Context;
+pub use futures_core::Stream;
 pub use metadata::{Metadata, MetadataError, MetadataValue};
 pub use response::Response;
 pub use server::{
@@ -147,7 +149,10 @@ pub use shutdown::{ShutdownSignal, shutdown_signal};
 pub use spawning::{BoxTask, Spawn};
 pub use status::Status;
 pub use streaming::{StreamSender, Streaming};
-pub use typed::{Service, TypedCall, TypedFuture};
+pub use typed::{
+    DuplexCall, RequestStreamCall, ResponseStreamCall, Service, TypedCall, TypedFuture,
+    TypedResponse, TypedSender,
+};
 
 #[cfg(feature = "macros")]
 pub use apus_rpc_macros::service;
@@ -157,7 +162,9 @@ pub use apus_rpc_macros::service;
 pub mod generated {
     pub use crate::schema::SchemaBuilder;
     pub use crate::typed::{
-        ArgumentReader, ArgumentWriter, BlockingThreads, TypedMethod, add_method, describe, respond,
+        ArgumentReader, ArgumentWriter, BlockingThreads, TypedMethod, add_method,
+        add_stream_method, describe, read_arguments, respond, send_response, send_responses,
+        typed_requests,
     };
 }
 

@@ -41,6 +41,7 @@
 //! | `#[idempotent]` | adding it | removing it: older clients repeat the method |
 //! | arguments | other names; an `Option` appended to the end, or removed from it | other types; others appended or removed |
 //! | response | – | another type |
+//! | stream | – | a stream instead of a value, a value instead of a stream; another type of its messages |
 //! | struct | another name of the type; JSON: new fields that are `Option`s | all else: a changed struct is a new method |
 //! | enum | another name of the type; variants appended to the end | all else; older programs refuse values with the new variants |
 //!
@@ -53,7 +54,8 @@
 //! # Failures
 //!
 //! A request that the server cannot decode ends with [`Code::FailedPrecondition`](crate::Code::FailedPrecondition), and so does a response
-//! that the client cannot decode. The message has the [hashes](Schema::hash) of both schemas. No handler has seen such a request.
+//! that the client cannot decode. The message has the [hashes](Schema::hash) of both schemas, and for a message of a stream of responses
+//! that of the client. No handler has seen such a request, unless it is a later message of a stream.
 
 mod building;
 mod committed;

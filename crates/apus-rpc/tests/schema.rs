@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use apus_rpc::schema::Schema;
-use apus_rpc::{Bytes, Context, Status};
+use apus_rpc::{Bytes, Context, Status, Stream, Streaming};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -52,6 +52,11 @@ trait Orders {
     async fn place(&self, cx: &Context, order: Order, urgent: Option<bool>) -> Result<Id, Status>;
     async fn list(&self, cx: &Context) -> Result<Page<String>, Status>;
     async fn upload(&self, cx: &Context, id: Id, #[bytes] data: Bytes) -> Result<(), Status>;
+    async fn follow(
+        &self,
+        cx: &Context,
+        ids: Streaming<Id>,
+    ) -> Result<impl Stream<Item = Result<Side, Status>>, Status>;
     async fn odd(
         &self,
         cx: &Context,
@@ -65,6 +70,10 @@ trait Orders {
 const ORDERS: &str = "\
 service shop.Orders
 codec postcard
+
+method Follow
+    ids: stream<Id>
+    returns stream<Side>
 
 method List
     returns Page.2
@@ -128,7 +137,7 @@ fn a_schema_has_all_types_as_serde_shows_them() {
     let schema = OrdersClient::schema();
     assert_eq!(schema.to_string(), ORDERS);
     assert_eq!(ORDERS.parse(), Ok(schema.clone()));
-    assert!(schema.methods().eq(["List", "Odd", "Place", "Upload"]));
+    assert!(schema.methods().eq(["Follow", "List", "Odd", "Place", "Upload"]));
     assert_eq!((schema.service(), schema.codec()), ("shop.Orders", "postcard"));
 }
 
@@ -224,6 +233,31 @@ fn responses_do_not_change() {
             "method Odd: returned (f32, u128) and returns (f32, u64): a changed response needs a new method"
         ],
     );
+}
+
+#[test]
+fn a_stream_stays_a_stream() {
+    let responses = "method Follow: returned stream<Side> and returns ";
+    let changed = "a changed response needs a new method";
+    assert_eq!(
+        breaks(["returns stream<Side>", "returns Side"]),
+        [format!("{responses}Side: {changed}")]
+    );
+    assert_eq!(
+        breaks(["returns stream<Side>", "returns stream<Lot>"])[0],
+        "enum Side: is another kind of type",
+    );
+    assert_eq!(
+        breaks(["ids: stream<Id>", "ids: Id"]),
+        [
+            "method Follow: argument 1 (ids) was stream<Id> and is Id: a changed type needs a new method"
+        ],
+    );
+    assert_eq!(
+        breaks(["    ids: stream<Id>\n", ""]),
+        ["method Follow: the argument ids (stream<Id>) is missing: earlier servers need it"],
+    );
+    assert!(breaks(["ids: stream<Id>", "names: stream<Id>"]).is_empty());
 }
 
 #[test]

@@ -486,18 +486,21 @@ impl ChunkSource for ClientStream {
     }
 
     fn poll_metadata(&self, task: &Context<'_>) -> Poll<Result<Metadata, Status>> {
+        self.poll_answered(task)
+            .map_ok(|()| self.state().incoming.metadata.take().unwrap_or_default())
+    }
+
+    fn poll_answered(&self, task: &Context<'_>) -> Poll<Result<(), Status>> {
         self.ends.wait(StreamSide::Reader, task);
         let mut state = self.state();
         self.advance(&mut state);
-        if let Some(metadata) = state.incoming.metadata.take() {
-            return Poll::Ready(Ok(metadata));
-        }
         match &state.end {
+            _ if state.incoming.metadata.is_some() => Poll::Ready(Ok(())),
             // Messages may have come before the error.
             Some(end) if end.code() != Code::Ok && state.incoming.chunks.is_empty() => {
                 Poll::Ready(Err(end.clone()))
             }
-            _ if matches!(state.opening, Opening::Answered) => Poll::Ready(Ok(Metadata::new())),
+            _ if matches!(state.opening, Opening::Answered) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
     }

@@ -58,6 +58,17 @@ impl<C: Codec> MethodBuilder<'_, C> {
         self
     }
 
+    /// Adds the argument that is a stream of requests.
+    #[must_use]
+    pub fn requests<T>(self, name: &str) -> Self
+    where
+        C: Decode<T>,
+    {
+        let text = stream_of(&C::describe(self.types));
+        self.method.arguments.push((name.to_owned(), text));
+        self
+    }
+
     /// Adds the argument that takes all bytes behind the others.
     #[must_use]
     pub fn rest(self, name: &str) -> Self {
@@ -72,4 +83,17 @@ impl<C: Codec> MethodBuilder<'_, C> {
     {
         self.method.returns = C::describe(self.types);
     }
+
+    /// Sets the type of each response of a stream.
+    pub fn returns_stream<T>(self)
+    where
+        C: Decode<T>,
+    {
+        self.method.returns = stream_of(&C::describe(self.types));
+    }
+}
+
+/// The text of a stream of values.
+fn stream_of(text: &str) -> String {
+    format!("stream<{text}>")
 }

@@ -425,6 +425,10 @@ impl ChunkSource for ServerStream {
         Poll::Ready(Ok(Metadata::new()))
     }
 
+    fn poll_answered(&self, _: &task::Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
     fn take_trailers(&self) -> Metadata {
         Metadata::new()
     }

@@ -22,6 +22,9 @@ pub(crate) trait ChunkSource: Send + Sync {
     /// The metadata before the body.
     fn poll_metadata(&self, task: &Context<'_>) -> Poll<Result<Metadata, Status>>;
 
+    /// Ready when metadata or a message is there, or the call has ended. An error is the status of a call without a message.
+    fn poll_answered(&self, task: &Context<'_>) -> Poll<Result<(), Status>>;
+
     /// The metadata after the body, once the body has ended.
     fn take_trailers(&self) -> Metadata;
 
@@ -29,11 +32,21 @@ pub(crate) trait ChunkSource: Send + Sync {
     fn end_reading(&self);
 }
 
-/// The messages of one direction of a call, in order: a [`Stream`] of results, and [`next`](Self::next) without that trait.
+/// The messages of one direction of a call, in order: a [`Stream`] of results, and [`next`](Self::next) without that trait. `T` is
+/// [`Bytes`], or the type of a [typed service](macro@crate::service).
 ///
-/// A slow reader holds at most 256 KiB and one message ([`EnvelopeLimits::frame_max`](crate::envelope::EnvelopeLimits::frame_max)) in memory, and its peer then waits. A client that drops the stream before its
-/// end gives the call up.
-pub struct Streaming {
+/// A slow reader holds at most 256 KiB and one message ([`EnvelopeLimits::frame_max`](crate::envelope::EnvelopeLimits::frame_max)) in
+/// memory, and its peer then waits. A client that drops the stream before its end gives the call up.
+pub struct Streaming<T = Bytes> {
+    messages: MessageReader,
+    read: Box<Read<T>>,
+}
+
+/// From the bytes of a message, or the status of the call, to an item of the stream.
+pub(crate) type Read<T> = dyn Fn(Result<Bytes, Status>) -> Result<T, Status> + Send + Sync;
+
+/// The messages as bytes.
+struct MessageReader {
     source: Arc<dyn ChunkSource>,
     frames: FrameReader,
     frame_max: usize,
@@ -42,13 +55,37 @@ pub struct Streaming {
 
 impl Streaming {
     pub(crate) fn new(source: Arc<dyn ChunkSource>, frame_max: usize) -> Self {
-        Self { source, frames: FrameReader::default(), frame_max, is_over: false }
+        let messages =
+            MessageReader { source, frames: FrameReader::default(), frame_max, is_over: false };
+        Self { messages, read: Box::new(|message| message) }
     }
 
+    /// The same stream with messages of a type. No message was read yet.
+    pub(crate) fn typed<T>(
+        self,
+        read: impl Fn(Result<Bytes, Status>) -> Result<T, Status> + Send + Sync + 'static,
+    ) -> Streaming<T> {
+        Streaming { messages: self.messages, read: Box::new(read) }
+    }
+
+    /// The next bytes, of a call whose messages have frames of another protocol. The borders of chunks mean nothing. Not to be mixed with
+    /// [`next`](Self::next).
+    pub fn poll_chunk(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        let messages = &mut self.messages;
+        if messages.is_over {
+            return Poll::Ready(None);
+        }
+        let polled = messages.source.poll_chunk(task);
+        messages.is_over = matches!(polled, Poll::Ready(None | Some(Err(_))));
+        polled
+    }
+}
+
+impl<T> Streaming<T> {
     /// The next message; `None` at the end. Nothing comes after an error, which is the status of the call.
     ///
     /// Dropping the future loses no message.
-    pub async fn next(&mut self) -> Option<Result<Bytes, Status>> {
+    pub async fn next(&mut self) -> Option<Result<T, Status>> {
         poll_fn(|task| self.poll_message(task)).await
     }
 
@@ -59,7 +96,8 @@ impl Streaming {
     ///
     /// The status of a call that ended without a message.
     pub async fn metadata(&mut self) -> Result<Metadata, Status> {
-        poll_fn(|task| self.source.poll_metadata(task)).await
+        let metadata = poll_fn(|task| self.messages.source.poll_metadata(task)).await;
+        metadata.map_err(|status| self.explained(status))
     }
 
     /// Skips all messages that are left, and returns the metadata after them.
@@ -68,24 +106,38 @@ impl Streaming {
     ///
     /// The status of the call.
     pub async fn trailers(&mut self) -> Result<Metadata, Status> {
-        while let Some(message) = self.next().await {
-            message?;
+        while let Some(message) = poll_fn(|task| self.messages.poll(task)).await {
+            message.map_err(|status| self.explained(status))?;
         }
-        Ok(self.source.take_trailers())
+        Ok(self.take_trailers())
     }
 
-    /// The next bytes, of a call whose messages have frames of another protocol. The borders of chunks mean nothing. Not to be mixed with
-    /// [`next`](Self::next).
-    pub fn poll_chunk(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        let polled = self.source.poll_chunk(task);
-        self.is_over = matches!(polled, Poll::Ready(None | Some(Err(_))));
-        polled
+    /// The metadata after the messages, once they have ended.
+    pub(crate) fn take_trailers(&self) -> Metadata {
+        self.messages.source.take_trailers()
     }
 
-    fn poll_message(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+    /// Ready when the call is answered: metadata or a message is there, or the call has ended. The metadata is left.
+    pub(crate) fn poll_answered(&mut self, task: &Context<'_>) -> Poll<Result<(), Status>> {
+        let answered = self.messages.source.poll_answered(task);
+        answered.map_err(|status| self.explained(status))
+    }
+
+    /// The status of the call as an item has it.
+    fn explained(&self, status: Status) -> Status {
+        (self.read)(Err(status.clone())).err().unwrap_or(status)
+    }
+
+    pub(crate) fn poll_message(&mut self, task: &Context<'_>) -> Poll<Option<Result<T, Status>>> {
+        let Poll::Ready(message) = self.messages.poll(task) else { return Poll::Pending };
+        let read = message.map(&self.read);
+        self.messages.is_over |= matches!(read, Some(Err(_)));
+        Poll::Ready(read)
+    }
+}
+
+impl MessageReader {
+    fn poll(&mut self, task: &Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         loop {
             if self.is_over {
                 return Poll::Ready(None);
@@ -114,22 +166,23 @@ impl Streaming {
     }
 }
 
-impl Stream for Streaming {
-    type Item = Result<Bytes, Status>;
+impl<T> Stream for Streaming<T> {
+    type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_message(task)
     }
 }
 
-impl Drop for Streaming {
+impl Drop for MessageReader {
     fn drop(&mut self) {
         self.source.end_reading();
     }
 }
 
-impl fmt::Debug for Streaming {
+impl<T> fmt::Debug for Streaming<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Streaming").field("is_over", &self.is_over).finish_non_exhaustive()
+        let is_over = self.messages.is_over;
+        f.debug_struct("Streaming").field("is_over", &is_over).finish_non_exhaustive()
     }
 }

@@ -13,6 +13,7 @@ use crate::codec::{CodecError, Decode, Encode};
 use crate::status::Status;
 use crate::typed::call::TypedCall;
 use crate::typed::method::TypedMethod;
+use crate::typed::stream_calls::ResponseStreamCall;
 
 /// Arguments of a call, in the client.
 #[derive(Debug)]
@@ -60,6 +61,15 @@ impl<C> ArgumentWriter<C> {
     /// The call with these arguments.
     pub fn call<T>(self, channel: &Channel, method: TypedMethod) -> TypedCall<'_, C, T> {
         TypedCall::new(channel, method.path, method, self.body.into(), self.fault)
+    }
+
+    /// The call with these arguments, of a method with a stream of responses.
+    pub fn stream_call<T>(
+        self,
+        channel: &Channel,
+        method: TypedMethod,
+    ) -> ResponseStreamCall<'_, C, T> {
+        ResponseStreamCall::new(channel, method, self.body.into(), self.fault)
     }
 }
 

@@ -41,6 +41,14 @@ impl TypedMethod {
         Status::new(Code::Internal, format!("{}: the response: {error}", self.path))
     }
 
+    /// The status of a call that should have one response and has `number`.
+    #[cold]
+    pub(crate) fn not_one_response(&self, number: &str) -> Status {
+        let text =
+            format!("{}: expected one response, and the server has sent {number}", self.path);
+        Status::new(Code::Internal, text)
+    }
+
     /// Adds the client's schema to a status of [`undecodable`](Self::undecodable).
     pub(crate) fn explained(&self, status: Status) -> Status {
         if status.code() != Code::FailedPrecondition {
