@@ -16,6 +16,7 @@
 //! | `attempts.rs`, `failure.rs`, `tried.rs`, `backoff.rs` | what follows a failed attempt of a call |
 //! | `retry.rs`, `service_config.rs`, `throttle.rs` | policies of repetition |
 //! | `hedge.rs`, `hedge_window.rs`, `hedging.rs` | second copies of slow calls |
+//! | `outgoing_request.rs`, `layers.rs` | layers of tower around calls |
 //! | `stream_call.rs`, `client_stream.rs` | a call with streams |
 
 mod attempts;
@@ -37,6 +38,10 @@ mod hedge;
 mod hedge_window;
 mod hedging;
 mod in_memory;
+#[cfg(feature = "tower")]
+mod layers;
+#[cfg(feature = "tower")]
+mod outgoing_request;
 mod resolve;
 mod retry;
 #[cfg(feature = "service-config")]
@@ -61,6 +66,8 @@ pub use connect::{ChannelBuilder, ConnectError};
 pub use contact::Contact;
 pub use endpoint_set::EndpointStatus;
 pub use hedge::Hedge;
+#[cfg(feature = "tower")]
+pub use outgoing_request::OutgoingRequest;
 pub use resolve::{BoxError, Endpoint, EndpointStream, Resolve};
 pub use retry::{Retry, RetryPolicy};
 #[cfg(feature = "service-config")]

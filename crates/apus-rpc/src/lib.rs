@@ -102,6 +102,7 @@
 //! * `macros` (default): the attribute `service`.
 //! * `postcard` (default), `json`, `prost`: the [codecs](codec). The first two need `serde`, the types of a schema.
 //! * `service-config`: reads gRPC's service config (`Retry::from_service_config`).
+//! * `tower`: layers of tower around methods and calls (`apus_rpc::tower`).
 //! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -115,6 +116,8 @@ pub mod codec;
 mod context;
 pub mod envelope;
 mod header_name;
+#[cfg(feature = "tower")]
+mod layering;
 mod metadata;
 mod response;
 pub mod schema;
@@ -126,6 +129,8 @@ mod streaming;
 mod timer;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod transport;
 mod typed;
 

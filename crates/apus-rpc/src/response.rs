@@ -17,6 +17,18 @@ impl<T> Response<T> {
         Self { body, metadata, trailers }
     }
 
+    /// The message, the metadata before it and the trailers after it.
+    #[must_use]
+    pub fn into_parts(self) -> (T, Metadata, Metadata) {
+        (self.body, self.metadata, self.trailers)
+    }
+
+    /// The metadata and the trailers, to be changed by a layer.
+    #[must_use]
+    pub fn metadata_mut(&mut self) -> (&mut Metadata, &mut Metadata) {
+        (&mut self.metadata, &mut self.trailers)
+    }
+
     /// The message.
     #[must_use]
     pub fn body(&self) -> &T {

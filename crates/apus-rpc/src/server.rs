@@ -6,6 +6,7 @@
 //! | `serving.rs` | the port: threads and tasks that receive |
 //! | `intake.rs` | from a message to the handler of its method |
 //! | `method.rs` | the kinds of methods |
+//! | `layers.rs` | layers of tower around methods |
 //! | `handling.rs` | a request in the hands of its handler |
 //! | `server_stream.rs`, `stream_handling.rs`, `stream_table.rs` | calls with streams |
 //! | `answer.rs` | responses |
@@ -22,6 +23,8 @@ mod draining;
 mod handling;
 mod in_service;
 mod intake;
+#[cfg(feature = "tower")]
+mod layers;
 mod method;
 mod server_stream;
 mod serving;
@@ -32,5 +35,7 @@ mod workers;
 pub use builder::{Server, ServerBuilder};
 pub use counters::ServerCounters;
 pub use intake::IncomingCall;
+#[cfg(feature = "tower")]
+pub use layers::IncomingRequest;
 pub use serving::{Drained, ServeError, Serving};
 pub(crate) use workers::Workers;

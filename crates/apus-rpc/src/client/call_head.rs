@@ -1,15 +1,21 @@
 //! The head of a call that is not sent yet, which all kinds of calls have.
 
+#[cfg(feature = "tower")]
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apus::{Bytes, TraceContext};
 
 use crate::client::calls::ChannelParts;
+#[cfg(feature = "tower")]
+use crate::client::outgoing_request::OutgoingRequest;
 use crate::client::retry::MethodConfig;
 use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::{self, EnvelopeError, MethodPath};
+#[cfg(feature = "tower")]
+use crate::layering::Passed;
 use crate::metadata::{Metadata, MetadataError};
 use crate::status::Status;
 use crate::transport::OutgoingOptions;
@@ -43,6 +49,37 @@ impl<'c> CallHead<'c> {
             Err(error) => head.refuse(error.to_string()),
         }
         head
+    }
+
+    /// The head of a call that has begun and has passed layers.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of_request(calls: &'c Arc<ChannelParts>, request: &mut OutgoingRequest) -> Self {
+        Self {
+            calls,
+            path: request.path.clone(),
+            metadata: mem::take(&mut request.metadata),
+            until: request.until,
+            deadline: None,
+            config: request.config,
+            trace: request.trace,
+            fault: None,
+        }
+    }
+
+    /// The call as layers see it, after [`begin`](Self::begin). The metadata is taken.
+    #[cfg(feature = "tower")]
+    pub(crate) fn take_request(&mut self, message: Bytes) -> OutgoingRequest {
+        OutgoingRequest {
+            path: self.path.clone(),
+            metadata: mem::take(&mut self.metadata),
+            message,
+            until: self.until,
+            trace: self.trace,
+            config: self.config,
+            waits_for_ready: None,
+            is_idempotent: false,
+            passed: Passed::default(),
+        }
     }
 
     pub(crate) fn path(&self) -> &MethodPath {

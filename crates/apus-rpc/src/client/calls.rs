@@ -9,9 +9,13 @@ use async_task::FallibleTask;
 use crate::client::endpoint_set::EndpointSet;
 use crate::client::hedge::Hedge;
 use crate::client::hedge_window::HedgeWindow;
+#[cfg(feature = "tower")]
+use crate::client::outgoing_request::OutgoingRequest;
 use crate::client::retry::Retry;
 use crate::client::throttle::Throttle;
 use crate::envelope::{EnvelopeLimits, MethodPath, Refusals};
+#[cfg(feature = "tower")]
+use crate::layering::{LayerOnce, Layered};
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::transport::Caller;
@@ -29,6 +33,8 @@ pub(crate) struct ChannelParts {
     pub(crate) hedge: Option<Hedge>,
     window: Option<Mutex<HedgeWindow>>,
     interceptors: Vec<Interceptor>,
+    #[cfg(feature = "tower")]
+    pub(crate) layers: Option<Layered<OutgoingRequest>>,
     next_id: AtomicU64,
     /// Ends when it is dropped.
     _upkeep: Option<FallibleTask<()>>,
@@ -41,6 +47,8 @@ pub(crate) struct CallDefaults {
     pub(crate) waits_for_ready: bool,
     pub(crate) retry: Retry,
     pub(crate) hedge: Option<Hedge>,
+    #[cfg(feature = "tower")]
+    pub(crate) layers: Vec<LayerOnce<OutgoingRequest>>,
 }
 
 impl CallDefaults {
@@ -51,6 +59,8 @@ impl CallDefaults {
             waits_for_ready: false,
             retry: Retry::new(),
             hedge: None,
+            #[cfg(feature = "tower")]
+            layers: Vec::new(),
         }
     }
 }
@@ -73,7 +83,7 @@ impl ChannelParts {
         defaults: CallDefaults,
         upkeep: Option<FallibleTask<()>>,
     ) -> Self {
-        let CallDefaults { limits, interceptors, waits_for_ready, retry, hedge } = defaults;
+        let CallDefaults { limits, interceptors, waits_for_ready, retry, hedge, .. } = defaults;
         let hedges = hedge.is_some() || retry.hedges();
         Self {
             caller,
@@ -86,6 +96,8 @@ impl ChannelParts {
             hedge,
             window: hedges.then(|| Mutex::new(HedgeWindow::new(Instant::now()))),
             interceptors,
+            #[cfg(feature = "tower")]
+            layers: None,
             next_id: AtomicU64::new(first_id),
             _upkeep: upkeep,
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "tower")]
+use std::sync::Weak;
 
 use apus::{Address, Bytes};
 
@@ -9,9 +11,15 @@ use crate::client::calls::ChannelParts;
 use crate::client::channel_counters::ChannelCounters;
 use crate::client::contact::Contact;
 use crate::client::endpoint_set::EndpointStatus;
+#[cfg(feature = "tower")]
+use crate::client::layers::calls_within;
+#[cfg(feature = "tower")]
+use crate::client::outgoing_request::OutgoingRequest;
 use crate::client::stream_call::StreamCall;
 use crate::client::unary::UnaryCall;
 use crate::envelope::Refusals;
+#[cfg(feature = "tower")]
+use crate::layering::LayerOnce;
 use crate::transport::Caller;
 
 /// Calls the methods of a service. Clones are the same channel; any number of threads and tasks may use it at once.
@@ -39,6 +47,20 @@ pub struct Channel {
 impl Channel {
     pub(crate) fn new(calls: ChannelParts) -> Self {
         Self { calls: Arc::new(calls) }
+    }
+
+    /// A channel whose calls are within layers.
+    #[cfg(feature = "tower")]
+    pub(crate) fn within(calls: ChannelParts, layers: Vec<LayerOnce<OutgoingRequest>>) -> Self {
+        if layers.is_empty() {
+            return Self::new(calls);
+        }
+        let layered = |own: &Weak<ChannelParts>| {
+            let mut calls = calls;
+            calls.layers = Some(calls_within(layers, Weak::clone(own)));
+            calls
+        };
+        Self { calls: Arc::new_cyclic(layered) }
     }
 
     /// A call of a method with one request and one response. The path is `/SERVICE/METHOD`. The result is awaited, or a thread

@@ -5,6 +5,9 @@ use std::future::poll_fn;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(feature = "tower")]
+use tower::{Layer, Service};
+
 use apus::{CallError, Client, Config, Node, OpenError, ResolveError, StartError};
 
 use crate::blocking::block_on;
@@ -21,7 +24,13 @@ use crate::client::target::{HostSource, Target};
 use crate::client::task_thread::UPKEEP;
 use crate::client::upkeep;
 use crate::envelope::EnvelopeLimits;
+#[cfg(feature = "tower")]
+use crate::layering::erased;
+#[cfg(feature = "tower")]
+use crate::response::Response;
 use crate::status::Status;
+#[cfg(feature = "tower")]
+use crate::tower::{LayerError, OutgoingRequest, OutgoingService};
 use crate::transport::Caller;
 
 /// Why there is no channel.
@@ -153,6 +162,20 @@ impl ChannelBuilder {
         self
     }
 
+    /// Has the calls with one request and one response within a layer of tower, with all their attempts; see [`tower`](crate::tower). The
+    /// first layer is the outermost one. Each call has a copy of the service.
+    #[cfg(feature = "tower")]
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<OutgoingService> + Send + Sync + 'static,
+        L::Service: Service<OutgoingRequest, Response = Response> + Clone + Send + Sync + 'static,
+        <L::Service as Service<OutgoingRequest>>::Future: Send + 'static,
+        <L::Service as Service<OutgoingRequest>>::Error: Into<LayerError> + Send + Sync + 'static,
+    {
+        self.defaults.layers.push(erased(layer));
+        self
+    }
+
     /// Resolves the target, makes the channel and performs first contact with a server, so that the first call takes one round
     /// trip. The servers are contacted in order, 250 ms apart, until one is reached.
     ///
@@ -179,6 +202,11 @@ impl ChannelBuilder {
 
     async fn open(self) -> Result<Channel, ConnectError> {
         let Self { target, client, resolver, pick, seed, defaults } = self;
+        #[cfg(feature = "tower")]
+        let (layers, defaults) = {
+            let mut defaults = defaults;
+            (std::mem::take(&mut defaults.layers), defaults)
+        };
         let client = match client {
             Some(client) => client?,
             None => with_shared_node(Node::client)??,
@@ -207,7 +235,12 @@ impl ChannelBuilder {
         };
         //= docs/rpc-wire.md#E7
         let caller = Caller::Network(client);
-        Ok(Channel::new(ChannelParts::new(caller, set, random()?, defaults, upkeep)))
+        let parts = ChannelParts::new(caller, set, random()?, defaults, upkeep);
+        #[cfg(feature = "tower")]
+        let channel = Channel::within(parts, layers);
+        #[cfg(not(feature = "tower"))]
+        let channel = Channel::new(parts);
+        Ok(channel)
     }
 }
 

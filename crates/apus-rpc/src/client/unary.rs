@@ -14,6 +14,8 @@ use crate::client::channel_counters::count;
 use crate::client::endpoint_state::InFlight;
 use crate::client::failure::{EndpointOutcome, Repetition};
 use crate::client::hedge::Hedge;
+#[cfg(feature = "tower")]
+use crate::client::outgoing_request::OutgoingRequest;
 use crate::client::retry::RetryPolicy;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, ResponseHead};
@@ -64,6 +66,24 @@ impl<'c> UnaryCall<'c> {
 
     pub(crate) fn calls(&self) -> &'c Arc<ChannelParts> {
         self.head.calls
+    }
+
+    /// The call within the layers of its channel.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of_request(calls: &'c Arc<ChannelParts>, mut request: OutgoingRequest) -> Self {
+        let head = CallHead::of_request(calls, &mut request);
+        let OutgoingRequest { message, waits_for_ready, is_idempotent, .. } = request;
+        Self { head, body: message, waits_for_ready, is_idempotent }
+    }
+
+    /// The call as layers see it, if its channel has layers. After [`begin`](Self::begin).
+    #[cfg(feature = "tower")]
+    pub(crate) fn take_request(&mut self) -> Option<OutgoingRequest> {
+        self.head.calls.layers.as_ref()?;
+        let mut request = self.head.take_request(self.body.clone());
+        request.waits_for_ready = self.waits_for_ready;
+        request.is_idempotent = self.is_idempotent;
+        Some(request)
     }
 
     /// Checks the request before its first attempt.

@@ -26,6 +26,12 @@ impl UnaryCall<'_> {
     /// The [`Status`] of the call: from the server, or from the transport with [`Status::call_error`].
     pub fn wait(mut self) -> Result<Response, Status> {
         self.begin()?;
+        #[cfg(feature = "tower")]
+        if self.calls().layers.is_some() {
+            let mut future = UnaryFuture::new(self, CallStage::Due);
+            future.enter_layers();
+            return block_on(future);
+        }
         if self.hedge().is_some() {
             return block_on(UnaryFuture::new(self, CallStage::Due));
         }
@@ -67,12 +73,35 @@ enum CallStage<'c> {
     Due,
     Sent(InFlight, Outgoing<'c>),
     Pausing(Sleep),
+    /// The call passes the layers of its channel.
+    #[cfg(feature = "tower")]
+    Layers(Pin<Box<dyn Future<Output = Result<Response, Status>> + Send>>),
     Over,
 }
 
 impl<'c> UnaryFuture<'c> {
     fn new(call: UnaryCall<'c>, stage: CallStage<'c>) -> Self {
         Self { call, attempts: Attempts::default(), stage, hedging: None }
+    }
+
+    /// A call that has passed the layers of its channel.
+    #[cfg(feature = "tower")]
+    pub(crate) fn within_layers(call: UnaryCall<'c>) -> Self {
+        Self::new(call, CallStage::Due)
+    }
+
+    /// Sends the call through the layers of its channel, if there are any, before its first attempt.
+    #[cfg(feature = "tower")]
+    fn enter_layers(&mut self) {
+        if let Some(request) = self.call.take_request()
+            && let Some(layers) = self.call.calls().layers.clone()
+        {
+            let passed = request.passed.clone();
+            let response = tower::ServiceExt::oneshot(layers, request);
+            self.stage = CallStage::Layers(Box::pin(async move {
+                response.await.map_err(|error| passed.status_of(error))
+            }));
+        }
     }
 
     /// Sends an attempt.
@@ -147,6 +176,11 @@ impl Future for UnaryFuture<'_> {
         loop {
             let judged = match &mut this.stage {
                 CallStage::New => match this.call.begin() {
+                    #[cfg(feature = "tower")]
+                    Ok(()) if this.call.calls().layers.is_some() => {
+                        this.enter_layers();
+                        continue;
+                    }
                     Ok(()) => Judged::Again(None),
                     Err(status) => Judged::failed(status),
                 },
@@ -163,6 +197,11 @@ impl Future for UnaryFuture<'_> {
                 },
                 CallStage::Pausing(pause) => match Pin::new(pause).poll(task) {
                     Poll::Ready(()) => Judged::Again(None),
+                    Poll::Pending => return Poll::Pending,
+                },
+                #[cfg(feature = "tower")]
+                CallStage::Layers(response) => match response.as_mut().poll(task) {
+                    Poll::Ready(result) => Judged::Over(result),
                     Poll::Pending => return Poll::Pending,
                 },
                 CallStage::Over => panic!("a call has one result"),

@@ -8,12 +8,20 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{Bytes, Node};
+#[cfg(feature = "tower")]
+use tower::{Layer, Service};
 
 use crate::context::Context;
 use crate::envelope::{EnvelopeLimits, MethodPath};
+#[cfg(feature = "tower")]
+use crate::layering::{LayerOnce, erased};
+#[cfg(feature = "tower")]
+use crate::response::Response;
 use crate::server::admission::Admission;
 use crate::server::in_service::InService;
 use crate::server::intake::{IncomingCall, Intake, Interceptor};
+#[cfg(feature = "tower")]
+use crate::server::layers::{IncomingRequest, MethodLayers};
 use crate::server::method::{Method, Unary, WithStreams};
 use crate::server::serving::{ServeError, Serving};
 use crate::server::stream_table::StreamTable;
@@ -21,6 +29,8 @@ use crate::server::workers::Workers;
 use crate::spawning::Spawn;
 use crate::status::Status;
 use crate::streaming::{StreamSender, Streaming};
+#[cfg(feature = "tower")]
+use crate::tower::{IncomingService, LayerError};
 
 /// The methods of a port. [`Server::builder`] begins one.
 #[derive(Debug)]
@@ -42,6 +52,8 @@ impl Server {
             node,
             methods: HashMap::new(),
             fallback: None,
+            #[cfg(feature = "tower")]
+            layers: Vec::new(),
             interceptors: Vec::new(),
             concurrency: usize::MAX,
             per_peer: None,
@@ -59,8 +71,10 @@ impl Server {
 #[must_use = "a server serves after `serve`"]
 pub struct ServerBuilder<'n> {
     node: Option<&'n Node>,
-    methods: HashMap<String, Box<dyn Method>>,
-    fallback: Option<Box<dyn Method>>,
+    methods: HashMap<String, Arc<dyn Method>>,
+    fallback: Option<Arc<dyn Method>>,
+    #[cfg(feature = "tower")]
+    layers: Vec<LayerOnce<IncomingRequest>>,
     interceptors: Vec<Interceptor>,
     concurrency: usize,
     per_peer: Option<usize>,
@@ -92,7 +106,7 @@ impl ServerBuilder<'_> {
         F: Future<Output = Result<B, Status>> + Send + 'static,
         B: Into<Bytes> + 'static,
     {
-        self.serve_method(path, Box::new(Unary { handler }));
+        self.serve_method(path, Arc::new(Unary { handler }));
         self
     }
 
@@ -125,11 +139,11 @@ impl ServerBuilder<'_> {
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        self.serve_method(path, Box::new(WithStreams { handler }));
+        self.serve_method(path, Arc::new(WithStreams { handler }));
         self
     }
 
-    fn serve_method(&mut self, path: &str, method: Box<dyn Method>) {
+    fn serve_method(&mut self, path: &str, method: Arc<dyn Method>) {
         if MethodPath::new(path.to_owned()).is_err() {
             self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
         }
@@ -179,7 +193,7 @@ impl ServerBuilder<'_> {
     where
         F: Future<Output = Result<(), Status>> + Send + 'static,
     {
-        self.fallback = Some(Box::new(WithStreams { handler }));
+        self.fallback = Some(Arc::new(WithStreams { handler }));
         self
     }
 
@@ -206,6 +220,20 @@ impl ServerBuilder<'_> {
         interceptor: impl Fn(&mut IncomingCall<'_>) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Self {
         self.interceptors.push(Box::new(interceptor));
+        self
+    }
+
+    /// Has all methods within a layer of tower, also those that are added later; see [`tower`](crate::tower). The first layer is the
+    /// outermost one. Requests reach it after the limits and interceptors of the server, and have a copy of the service each.
+    #[cfg(feature = "tower")]
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<IncomingService> + Send + Sync + 'static,
+        L::Service: Service<IncomingRequest, Response = Response> + Clone + Send + Sync + 'static,
+        <L::Service as Service<IncomingRequest>>::Future: Send + 'static,
+        <L::Service as Service<IncomingRequest>>::Error: Into<LayerError> + Send + Sync + 'static,
+    {
+        self.layers.push(erased(layer));
         self
     }
 
@@ -269,9 +297,22 @@ impl ServerBuilder<'_> {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             Arc::new(Workers::new(processors)) as Arc<dyn Spawn>
         };
+        #[cfg(feature = "tower")]
+        let (methods, fallback) = {
+            let (mut methods, mut fallback) = (self.methods, self.fallback);
+            if !self.layers.is_empty() {
+                let layers = MethodLayers::new(self.layers);
+                for method in methods.values_mut().chain(&mut fallback) {
+                    *method = layers.around(Arc::clone(method));
+                }
+            }
+            (methods, fallback)
+        };
+        #[cfg(not(feature = "tower"))]
+        let (methods, fallback) = (self.methods, self.fallback);
         let intake = Intake {
-            methods: self.methods,
-            fallback: self.fallback,
+            methods,
+            fallback,
             interceptors: self.interceptors,
             admission: Arc::new(Admission::new(self.concurrency, self.per_peer)),
             in_service: Arc::new(InService::new(self.limits, self.hold_within)),

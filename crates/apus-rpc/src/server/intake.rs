@@ -83,8 +83,8 @@ pub(crate) type Interceptor =
 
 /// All that a server needs for a request.
 pub(crate) struct Intake {
-    pub(crate) methods: HashMap<String, Box<dyn Method>>,
-    pub(crate) fallback: Option<Box<dyn Method>>,
+    pub(crate) methods: HashMap<String, Arc<dyn Method>>,
+    pub(crate) fallback: Option<Arc<dyn Method>>,
     pub(crate) interceptors: Vec<Interceptor>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) in_service: Arc<InService>,

@@ -20,8 +20,31 @@ pub(crate) trait Method: Send + Sync {
     /// Whether the requests or the responses are streams.
     fn is_stream(&self) -> bool;
 
+    /// Runs the handler within the layers of a server.
+    #[cfg(feature = "tower")]
+    fn run(&self, context: Context, body: RequestBody) -> RunHandler;
+
     /// The task that handles a request. `None` if there is none, because the request is answered.
     fn begin(&self, accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask>;
+}
+
+/// The requests of a call, and the way of its responses if that is open already.
+#[cfg(feature = "tower")]
+pub(crate) enum RequestBody {
+    Message(Bytes),
+    Streams(Streaming, StreamSender),
+}
+
+/// A handler that runs, with its response.
+#[cfg(feature = "tower")]
+pub(crate) type RunHandler = std::pin::Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
+
+/// The layers keep the kind of a method.
+#[cfg(feature = "tower")]
+#[cold]
+fn other_kind() -> RunHandler {
+    let text = "the request is not of the kind of its method";
+    Box::pin(std::future::ready(Err(Status::new(crate::code::Code::Internal, text))))
 }
 
 /// The parts of an OPEN that its handler takes.
@@ -50,6 +73,13 @@ where
 {
     fn is_stream(&self) -> bool {
         true
+    }
+
+    #[cfg(feature = "tower")]
+    fn run(&self, context: Context, body: RequestBody) -> RunHandler {
+        let RequestBody::Streams(requests, responses) = body else { return other_kind() };
+        let handled = (self.handler)(context, requests, responses);
+        Box::pin(async move { handled.await.map(|()| Bytes::new()) })
     }
 
     fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
@@ -81,10 +111,17 @@ impl<H, F, B> Method for Unary<H>
 where
     H: Fn(Context, Bytes) -> F + Send + Sync,
     F: Future<Output = Result<B, Status>> + Send + 'static,
-    B: Into<Bytes>,
+    B: Into<Bytes> + 'static,
 {
     fn is_stream(&self) -> bool {
         false
+    }
+
+    #[cfg(feature = "tower")]
+    fn run(&self, context: Context, body: RequestBody) -> RunHandler {
+        let RequestBody::Message(message) = body else { return other_kind() };
+        let handled = (self.handler)(context, message);
+        Box::pin(async move { handled.await.map(Into::into) })
     }
 
     fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {

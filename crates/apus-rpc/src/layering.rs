@@ -1,0 +1,120 @@
+//! Layers of tower on both sides: services of one type, and their errors as statuses.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use apus::CallError;
+use tower::load_shed::error::Overloaded;
+use tower::timeout::error::Elapsed;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, Service};
+
+use crate::code::Code;
+use crate::response::Response;
+use crate::status::{Execution, Status};
+
+/// An error of a layer.
+pub type LayerError = Box<dyn Error + Send + Sync>;
+
+/// The service below a layer.
+pub(crate) type Layered<R> = BoxCloneSyncService<R, Response, LayerError>;
+
+/// Puts a layer around a service.
+pub(crate) type LayerOnce<R> = Box<dyn FnOnce(Layered<R>) -> Layered<R> + Send + Sync>;
+
+/// A layer as a function of one type.
+pub(crate) fn erased<R, L>(layer: L) -> LayerOnce<R>
+where
+    R: 'static,
+    L: Layer<Layered<R>> + Send + Sync + 'static,
+    L::Service: Service<R, Response = Response> + Clone + Send + Sync + 'static,
+    <L::Service as Service<R>>::Future: Send + 'static,
+    <L::Service as Service<R>>::Error: Into<LayerError> + Send + Sync + 'static,
+{
+    Box::new(move |inner| {
+        let service = layer.layer(inner);
+        BoxCloneSyncService::new(tower::util::MapErr::new(service, Into::into))
+    })
+}
+
+/// Puts layers around a service; the first one is the outermost.
+pub(crate) fn around<R>(inner: Layered<R>, layers: Vec<LayerOnce<R>>) -> Layered<R> {
+    layers.into_iter().rev().fold(inner, |inner, layer| layer(inner))
+}
+
+/// Whether a request has passed all layers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Passed(Arc<AtomicBool>);
+
+impl Passed {
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// The status of a call that ends with this error. A request that has not passed all layers was not executed.
+    pub(crate) fn status_of(&self, error: LayerError) -> Status {
+        let status = status_of(error);
+        let has_passed = self.0.load(Ordering::Acquire);
+        if has_passed { status } else { status.with_execution(Execution::NoneHere) }
+    }
+}
+
+/// An error as the status of a call: the status that it is or was made from, or those of tower's own errors.
+fn status_of(error: LayerError) -> Status {
+    let error = match error.downcast::<Status>() {
+        Ok(status) => return *status,
+        Err(error) => error,
+    };
+    let mut source: Option<&(dyn Error + 'static)> = Some(&*error);
+    while let Some(known) = source {
+        if let Some(status) = known.downcast_ref::<Status>() {
+            return status.clone();
+        }
+        if let Some(error) = known.downcast_ref::<CallError>() {
+            return Status::from(error.clone());
+        }
+        if known.is::<Elapsed>() {
+            return Status::new(Code::DeadlineExceeded, "the time of a layer passed");
+        }
+        if known.is::<Overloaded>() {
+            return Status::new(Code::ResourceExhausted, "a layer is at its limit");
+        }
+        source = known.source();
+    }
+    Status::new(Code::Unknown, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outside")]
+    struct Outside(#[source] Status);
+
+    #[test]
+    fn an_error_of_a_layer_has_the_status_within_it() {
+        let status = || Status::new(Code::NotFound, "no user");
+        let codes = [
+            status_of(status().into()),
+            status_of(Outside(status()).into()),
+            status_of("a text".into()),
+            status_of(Overloaded::new().into()),
+            status_of(Elapsed::new().into()),
+        ];
+        let codes = codes.map(|status| status.code());
+        let expected = [
+            Code::NotFound,
+            Code::NotFound,
+            Code::Unknown,
+            Code::ResourceExhausted,
+            Code::DeadlineExceeded,
+        ];
+        assert_eq!(codes, expected);
+        let passed = Passed::default();
+        assert!(!passed.status_of("refused".into()).may_have_executed());
+        passed.note();
+        assert!(passed.status_of("failed".into()).may_have_executed());
+    }
+}
