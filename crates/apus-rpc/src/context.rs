@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use apus::{Address, Peer, TraceContext};
 
 use crate::cancellation::{Cancellation, WaitCancelled};
+use crate::code::Code;
 use crate::envelope::MethodPath;
 use crate::metadata::{Metadata, MetadataError};
+use crate::observe::ServerCall;
 use crate::spawning::Spawn;
 use crate::transport::Incoming;
 
@@ -36,6 +38,7 @@ struct Inner {
     metadata: Metadata,
     cancellation: Cancellation,
     spawner: Arc<dyn Spawn>,
+    observed: ServerCall,
     answer: Mutex<Unanswered>,
 }
 
@@ -55,6 +58,7 @@ impl Context {
     ) -> Self {
         let deadline = request.remaining().map(|remaining| Instant::now() + remaining);
         let (from, trace) = (request.from(), request.trace_context());
+        let observed = ServerCall::begin(&path, &request);
         let (before, trailers) = (Metadata::new(), Metadata::new());
         let answer = Mutex::new(Unanswered { request: Some(request), metadata: before, trailers });
         let cancellation = Cancellation::default();
@@ -67,6 +71,7 @@ impl Context {
                 metadata,
                 cancellation,
                 spawner,
+                observed,
                 answer,
             }),
         }
@@ -203,6 +208,11 @@ impl Context {
         Ok(())
     }
 
+    /// The call has ended for the server.
+    pub(crate) fn note_end(&self, code: Code) {
+        self.inner.observed.end(code);
+    }
+
     /// Whether a request stands for the call.
     pub(crate) fn is_held(&self) -> bool {
         self.answer().request.is_some()
@@ -221,7 +231,7 @@ impl Context {
     pub(crate) fn enter<T>(&self, run: impl FnOnce() -> T) -> T {
         let before = CURRENT.with(|current| current.replace(Some(self.clone())));
         let _restore = Restore { before };
-        run()
+        self.inner.observed.enter(run)
     }
 
     /// The context of the request whose handler the calling thread runs.

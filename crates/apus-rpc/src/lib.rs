@@ -102,6 +102,8 @@
 //! * `macros` (default): the attribute `service`.
 //! * `postcard` (default), `json`, `prost`: the [codecs](codec). The first two need `serde`, the types of a schema.
 //! * `service-config`: reads gRPC's service config (`Retry::from_service_config`).
+//! * `metrics`: histograms of calls and requests for a recorder of the crate `metrics`, and `tracing`: their spans for a subscriber of the
+//!   crate `tracing`, both by OpenTelemetry's conventions.
 //! * `tower`: layers of tower around methods and calls (`apus_rpc::tower`).
 //! * `tokio`: a runtime of tokio turns nodes and runs handlers (`apus_rpc::tokio`).
 
@@ -119,6 +121,7 @@ mod header_name;
 #[cfg(feature = "tower")]
 mod layering;
 mod metadata;
+mod observe;
 mod response;
 pub mod schema;
 mod server;

@@ -7,7 +7,7 @@
 //! | field | `call` | `request` |
 //! |---|---|---|
 //! | `otel.kind` | `client` | `server` |
-//! | `rpc.system` | `apus` | `apus` |
+//! | `rpc.system.name` | `apus` | `apus` |
 //! | `server.address` | IP address of the server | |
 //! | `server.port` | Homa port of the service | the same |
 //! | `client.address`, `client.port` | | IP address and Homa port of the client |
@@ -89,6 +89,19 @@ static PROPAGATOR: OnceLock<Box<dyn Propagator>> = OnceLock::new();
 /// [`PropagatorIsSet`].
 pub fn set_propagator(propagator: impl Propagator + 'static) -> Result<(), PropagatorIsSet> {
     PROPAGATOR.set(Box::new(propagator)).map_err(|_| PropagatorIsSet(()))
+}
+
+/// The context that the [`Propagator`] has for a span of the program. `None` without a propagator.
+#[must_use]
+pub fn context_of(span: &Span) -> Option<TraceContext> {
+    propagator()?.context(span)
+}
+
+/// Has the [`Propagator`], if there is one, make the span of another process the parent of a span that was just made.
+pub fn set_parent(span: &Span, parent: TraceContext) {
+    if let Some(propagator) = propagator() {
+        propagator.set_parent(span, parent);
+    }
 }
 
 pub(crate) fn propagator() -> Option<&'static dyn Propagator> {

@@ -17,6 +17,7 @@ use crate::envelope::{self, EnvelopeError, MethodPath};
 #[cfg(feature = "tower")]
 use crate::layering::Passed;
 use crate::metadata::{Metadata, MetadataError};
+use crate::observe::ClientCall;
 use crate::status::Status;
 use crate::transport::OutgoingOptions;
 
@@ -31,7 +32,10 @@ pub(crate) struct CallHead<'c> {
     /// The settings of the method, from [`begin`](Self::begin).
     config: MethodConfig,
     trace: Option<TraceContext>,
+    /// The trace context is not that of the request in whose handler the call is made.
+    has_own_trace: bool,
     fault: Option<Status>,
+    pub(crate) observed: ClientCall,
 }
 
 impl<'c> CallHead<'c> {
@@ -42,8 +46,18 @@ impl<'c> CallHead<'c> {
         let (metadata, deadline, fault) = (Metadata::new(), None, None);
         let unknown = MethodPath::unknown();
         let config = MethodConfig::default();
-        let mut head =
-            Self { calls, path: unknown, metadata, until, deadline, config, trace, fault };
+        let mut head = Self {
+            calls,
+            path: unknown,
+            metadata,
+            until,
+            deadline,
+            config,
+            trace,
+            has_own_trace: false,
+            fault,
+            observed: ClientCall::none(),
+        };
         match MethodPath::new(path) {
             Ok(path) => head.path = path,
             Err(error) => head.refuse(error.to_string()),
@@ -62,7 +76,9 @@ impl<'c> CallHead<'c> {
             deadline: None,
             config: request.config,
             trace: request.trace,
+            has_own_trace: request.has_own_trace,
             fault: None,
+            observed: ClientCall::none(),
         }
     }
 
@@ -75,6 +91,7 @@ impl<'c> CallHead<'c> {
             message,
             until: self.until,
             trace: self.trace,
+            has_own_trace: self.has_own_trace,
             config: self.config,
             waits_for_ready: None,
             is_idempotent: false,
@@ -108,7 +125,7 @@ impl<'c> CallHead<'c> {
     }
 
     pub(crate) fn set_trace(&mut self, trace: TraceContext) {
-        self.trace = Some(trace);
+        (self.trace, self.has_own_trace) = (Some(trace), true);
     }
 
     pub(crate) fn detach(&mut self) {
@@ -143,7 +160,7 @@ impl<'c> CallHead<'c> {
     /// The options of the call, after [`begin`](Self::begin).
     //= docs/rpc-wire.md#E12
     pub(crate) fn options(&self) -> Result<OutgoingOptions, Status> {
-        options(self.remaining(), self.trace)
+        options(self.remaining(), self.trace())
     }
 
     /// The bytes of an OPEN, with room for a body.
@@ -157,9 +174,19 @@ impl<'c> CallHead<'c> {
         Ok(message)
     }
 
+    /// Begins the span of the call.
+    pub(crate) fn observe(&mut self) {
+        self.observed = ClientCall::begin(&self.path);
+    }
+
+    /// The trace context of the messages. The spans have one of their own, if the program has not given one.
+    fn trace(&self) -> Option<TraceContext> {
+        if self.has_own_trace { self.trace } else { self.observed.trace(self.trace) }
+    }
+
     /// When the call ends, and its trace context, after [`begin`](Self::begin).
     pub(crate) fn bounds(&self) -> (Option<Instant>, Option<TraceContext>) {
-        (self.until, self.trace)
+        (self.until, self.trace())
     }
 }
 

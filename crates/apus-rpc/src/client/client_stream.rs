@@ -18,6 +18,7 @@ use crate::client::tried::Tried;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, RequestHead, ResponseHead};
 use crate::metadata::Metadata;
+use crate::observe::ClientCall;
 use crate::status::{Execution, Status};
 use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
@@ -46,6 +47,7 @@ pub(crate) struct ClientStream {
     ends: Arc<Ends>,
     /// Wakes the tasks of both ends.
     waker: Waker,
+    observed: ClientCall,
 }
 
 /// When a call sends its HOLD.
@@ -139,6 +141,12 @@ impl Wake for Ends {
 impl ClientStream {
     /// A call that is not sent yet.
     pub(crate) fn new(head: &mut CallHead<'_>, holding: Holding) -> Result<Self, Status> {
+        head.observe();
+        let stream = Self::begin(head, holding);
+        stream.inspect_err(|status| head.observed.end(status.code()))
+    }
+
+    fn begin(head: &mut CallHead<'_>, holding: Holding) -> Result<Self, Status> {
         head.begin()?;
         // A deadline that has passed is found before anything is sent.
         head.options()?;
@@ -174,7 +182,9 @@ impl ClientStream {
         });
         let ends = Arc::new(Ends::default());
         let waker = Arc::clone(&ends).into();
-        Ok(Self { calls, flight, id, until, trace, holding, state, ends, waker })
+        let observed = mem::replace(&mut head.observed, ClientCall::none());
+        observed.note_server(flight.address());
+        Ok(Self { calls, flight, id, until, trace, holding, state, ends, waker, observed })
     }
 
     fn state(&self) -> MutexGuard<'_, StreamState> {
@@ -219,8 +229,8 @@ impl ClientStream {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
-        let started =
-            self.calls.caller.call(self.flight.address(), message.into(), options).start();
+        let call = self.calls.caller.call(self.flight.address(), message.into(), options);
+        let started = self.observed.scope().enter(|| call.start());
         started.inspect_err(|status| self.note(Some(status)))
     }
 
@@ -478,11 +488,10 @@ impl ChunkSource for ClientStream {
             }
             return Poll::Ready(Some(Ok(chunk)));
         }
-        match &state.end {
-            Some(end) if end.code() == Code::Ok => Poll::Ready(None),
-            Some(end) => Poll::Ready(Some(Err(end.clone()))),
-            None => Poll::Pending,
-        }
+        let Some(end) = state.end.clone() else { return Poll::Pending };
+        drop(state);
+        self.observed.end(end.code());
+        Poll::Ready((end.code() != Code::Ok).then_some(Err(end)))
     }
 
     fn poll_metadata(&self, task: &Context<'_>) -> Poll<Result<Metadata, Status>> {
@@ -514,7 +523,9 @@ impl ChunkSource for ClientStream {
         if state.end.is_none() {
             state.fail(Status::new(Code::Cancelled, "the client has given the call up"));
         }
+        let code = state.end.as_ref().map_or(Code::Cancelled, Status::code);
         drop(state);
+        self.observed.end(code);
         self.waker.wake_by_ref();
     }
 }

@@ -26,6 +26,7 @@ use crate::client::upkeep;
 use crate::envelope::EnvelopeLimits;
 #[cfg(feature = "tower")]
 use crate::layering::erased;
+use crate::observe;
 #[cfg(feature = "tower")]
 use crate::response::Response;
 use crate::status::Status;
@@ -201,6 +202,7 @@ impl ChannelBuilder {
     }
 
     async fn open(self) -> Result<Channel, ConnectError> {
+        observe::describe();
         let Self { target, client, resolver, pick, seed, defaults } = self;
         #[cfg(feature = "tower")]
         let (layers, defaults) = {

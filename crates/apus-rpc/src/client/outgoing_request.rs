@@ -18,6 +18,7 @@ pub struct OutgoingRequest {
     pub(crate) message: Bytes,
     pub(crate) until: Option<Instant>,
     pub(crate) trace: Option<TraceContext>,
+    pub(crate) has_own_trace: bool,
     pub(crate) config: MethodConfig,
     pub(crate) waits_for_ready: Option<bool>,
     pub(crate) is_idempotent: bool,

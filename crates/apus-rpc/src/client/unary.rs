@@ -20,6 +20,7 @@ use crate::client::retry::RetryPolicy;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, ResponseHead};
 use crate::metadata::Metadata;
+use crate::observe::Scope;
 use crate::response::Response;
 use crate::status::Status;
 use crate::transport::OutgoingParts;
@@ -86,6 +87,30 @@ impl<'c> UnaryCall<'c> {
         Some(request)
     }
 
+    /// Begins the span of the call, before its first attempt.
+    #[inline]
+    pub(crate) fn observe(&mut self) {
+        self.head.observe();
+    }
+
+    /// The span of the call, to be entered.
+    #[inline]
+    pub(crate) fn scope(&self) -> Scope {
+        self.head.observed.scope()
+    }
+
+    /// The call has failed before it was sent.
+    #[cold]
+    pub(crate) fn note_failed(&self, status: &Status) {
+        self.head.observed.end(status.code());
+    }
+
+    /// The call has its result.
+    #[inline]
+    pub(crate) fn note_end(&self, result: &Result<Response, Status>) {
+        self.head.observed.end(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    }
+
     /// Checks the request before its first attempt.
     pub(crate) fn begin(&mut self) -> Result<(), Status> {
         self.head.begin()
@@ -123,6 +148,7 @@ impl<'c> UnaryCall<'c> {
         let message = self.message()?;
         let flight = calls.endpoints.begin(&attempts.tried, self.body.len());
         let flight = flight.ok_or_else(Status::no_endpoint)?;
+        self.head.observed.note_server(flight.address());
         let call = calls.caller.call(flight.address(), message, options);
         Ok((flight, call))
     }

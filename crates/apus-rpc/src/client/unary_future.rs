@@ -25,7 +25,13 @@ impl UnaryCall<'_> {
     ///
     /// The [`Status`] of the call: from the server, or from the transport with [`Status::call_error`].
     pub fn wait(mut self) -> Result<Response, Status> {
-        self.begin()?;
+        self.observe();
+        let scope = self.scope();
+        scope.enter(|| self.wait_in_scope())
+    }
+
+    fn wait_in_scope(mut self) -> Result<Response, Status> {
+        self.begin().inspect_err(|status| self.note_failed(status))?;
         #[cfg(feature = "tower")]
         if self.calls().layers.is_some() {
             let mut future = UnaryFuture::new(self, CallStage::Due);
@@ -37,10 +43,14 @@ impl UnaryCall<'_> {
         }
         let mut attempts = Attempts::default();
         loop {
-            let (flight, call) = self.attempt(&attempts)?;
+            let begun = self.attempt(&attempts);
+            let (flight, call) = begun.inspect_err(|status| self.note_failed(status))?;
             let result = finish(self.calls(), call.wait());
             match self.judge(&mut attempts, flight, result) {
-                Judged::Over(result) => return result,
+                Judged::Over(result) => {
+                    self.note_end(&result);
+                    return result;
+                }
                 Judged::Again(None) => {}
                 Judged::Again(Some(pause)) => thread::sleep(pause),
             }
@@ -173,6 +183,21 @@ impl Future for UnaryFuture<'_> {
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if matches!(this.stage, CallStage::New) {
+            this.call.observe();
+        }
+        let scope = this.call.scope();
+        let polled = scope.enter(|| this.poll_stages(task));
+        if let Poll::Ready(result) = &polled {
+            this.call.note_end(result);
+        }
+        polled
+    }
+}
+
+impl UnaryFuture<'_> {
+    fn poll_stages(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Response, Status>> {
+        let this = self;
         loop {
             let judged = match &mut this.stage {
                 CallStage::New => match this.call.begin() {

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::envelope::{EnvelopeLimits, MethodPath};
 #[cfg(feature = "tower")]
 use crate::layering::{LayerOnce, erased};
+use crate::observe;
 #[cfg(feature = "tower")]
 use crate::response::Response;
 use crate::server::admission::Admission;
@@ -281,6 +282,7 @@ impl ServerBuilder<'_> {
     /// Opens the port, 1 to 32767. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
     /// end when `shutdown` is ready. [`std::future::pending()`] never is.
     pub fn serve(self, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) -> Serving {
+        observe::describe();
         let (node, threads) = (self.node, self.threads);
         let (fault, intake) = self.into_intake();
         let opened = match (fault, node) {

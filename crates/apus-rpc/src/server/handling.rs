@@ -58,6 +58,7 @@ impl Accepted {
     /// Answers with the result of the handler.
     pub(crate) fn answer(&mut self, result: Result<Bytes, Status>) {
         self.has_ended = true;
+        self.context.note_end(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
         let Some(request) = self.context.take_request() else { return };
         let (metadata, trailers) = (self.context.take_metadata(), self.context.take_trailers());
         let (counters, limits) = (&self.in_service.counters, &self.in_service.limits);
@@ -88,10 +89,11 @@ impl Accepted {
     }
 
     /// The handler of a stream has ended.
-    pub(crate) fn note_end(&mut self, succeeded: bool) {
+    pub(crate) fn note_end(&mut self, code: Code) {
         let counters = &self.in_service.counters;
-        count(if succeeded { &counters.succeeded } else { &counters.failed });
+        count(if code == Code::Ok { &counters.succeeded } else { &counters.failed });
         self.has_ended = true;
+        self.context.note_end(code);
     }
 }
 
@@ -102,6 +104,8 @@ impl Drop for Accepted {
         }
         count(&self.in_service.counters.given_up);
         self.context.cancel();
+        let is_late = self.context.remaining().is_some_and(|remaining| remaining.is_zero());
+        self.context.note_end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled });
         // That of a stream is answered before.
         let Some(request) = self.context.take_request() else { return };
         let status = Status::new(Code::Cancelled, "the handler was dropped before its end");

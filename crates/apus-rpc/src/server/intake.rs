@@ -12,6 +12,7 @@ use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::{EnvelopeError, MethodPath, Opening, RequestHead};
 use crate::metadata::Metadata;
+use crate::observe;
 use crate::server::admission::{Admission, Permit};
 use crate::server::answer;
 use crate::server::counters::count;
@@ -142,9 +143,10 @@ impl Intake {
     //= docs/rpc-wire.md#E14
     fn choose(&self, request: &Incoming, message: &Bytes) -> Result<Chosen<'_>, Status> {
         let counters = &self.in_service.counters;
+        let unknown = |status: &Status| observe::refused(None, status.code());
         let admitted = self.admission.admit(request.from().host);
-        let permit = admitted.inspect_err(|_| count(&counters.over_limits))?;
-        let (opening, body) = self.opening(message)?;
+        let permit = admitted.inspect_err(|_| count(&counters.over_limits)).inspect_err(unknown)?;
+        let (opening, body) = self.opening(message).inspect_err(unknown)?;
         let id = opening.id;
         let chosen = self.method(request, opening, body, permit);
         chosen.inspect_err(|_| self.streams.note_over(request.from(), id))
@@ -164,22 +166,27 @@ impl Intake {
         let Some(method) = method else {
             count(&counters.unknown_methods);
             let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
+            observe::refused(None, status.code());
             return Err(status.not_executed());
+        };
+        let refusal = |status: Status| {
+            observe::refused(Some(&path), status.code());
+            status.not_executed()
         };
         //= docs/rpc-wire.md#E11
         if !ends && !method.is_stream() {
             let status = Status::new(Code::Unimplemented, format!("{path} takes one message"));
-            return Err(status.not_executed());
+            return Err(refusal(status));
         }
         if !method.is_stream() {
             let checked = self.in_service.limits.check_frame(body.len());
-            checked.map_err(|error| self.refused(error))?;
+            checked.map_err(|error| refusal(self.refused(error)))?;
         }
         for interceptor in &self.interceptors {
             let mut call = IncomingCall { request, path: &path, metadata: &mut metadata };
             if let Err(status) = interceptor(&mut call) {
                 count(&counters.intercepted);
-                return Err(status.not_executed());
+                return Err(refusal(status));
             }
         }
         Ok(Chosen { method: &**method, path, metadata, id, ends, holds, body, permit })

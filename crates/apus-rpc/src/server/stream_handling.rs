@@ -81,7 +81,7 @@ impl<F: Future<Output = Result<(), Status>>> Future for StreamHandling<F> {
             };
             if let Some(result) = result {
                 *this.is_done = true;
-                accepted.note_end(result.is_ok());
+                accepted.note_end(result.as_ref().map_or_else(Status::code, |()| Code::Ok));
                 let end = result.err().map(Status::of_handler);
                 stream.finish(end.unwrap_or_else(|| Status::new(Code::Ok, "")));
             }

@@ -57,6 +57,15 @@ impl Incoming {
         }
     }
 
+    /// The span of the transport, or the current one within memory.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn span(&self) -> tracing::Span {
+        match self {
+            Self::Network(request) => request.span().clone(),
+            Self::Memory(_) => tracing::Span::current(),
+        }
+    }
+
     /// Ready if the client has given the request up. Otherwise the task is woken then.
     pub(crate) fn poll_cancelled(&self, task: &Context<'_>) -> Poll<()> {
         match self {
