@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use apus_proto::{SocketKey, Time};
 use bytes::Bytes;
@@ -89,6 +90,44 @@ impl Call {
             Err(unusable) => Err(unusable.into()),
         };
         self.end(result)
+    }
+
+    /// [`wait`](Self::wait) for at most `timeout`, for a thread that has other work in between. The call goes on when the time has
+    /// passed; its own time is [`CallBuilder::deadline`](crate::CallBuilder::deadline).
+    ///
+    /// # Errors
+    ///
+    /// The call itself, if it has not ended.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let port = node.bind(4000)?; // Answers nothing.
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # let client = node.client()?;
+    /// let call = client.call(address, "a request that takes long").start()?;
+    /// let call = call.wait_timeout(Duration::from_millis(1)).expect_err("no answer yet");
+    /// port.recv()?.reply("done")?;
+    /// assert_eq!(call.wait()?, "done");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<Result<Bytes, CallError>, Self> {
+        let shared = &*self.socket.shared;
+        let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
+        let result = shared.enter().and_then(|engine| {
+            let now = clock::now();
+            shared.wait(engine, &mut awaited, now, Some(now + timeout))
+        });
+        match result {
+            Ok(Some(result)) => Ok(self.end(result)),
+            Ok(None) => Err(self),
+            Err(unusable) => Ok(self.end(Err(unusable.into()))),
+        }
     }
 
     /// The result if the call has ended. Turns the engine once to find out.
