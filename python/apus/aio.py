@@ -1,0 +1,355 @@
+"""Apus in an event loop of asyncio, with the names of ``apus``.
+
+>>> async def main():
+...     async with apus.aio.Node(listen="127.0.0.1:0") as node:
+...         port = node.bind(4000)
+...         serving = asyncio.create_task(port.serve(lambda request: request.body))
+...         print(bytes(await node.client().call(node.address(4000), b"hello", timeout=5)))
+
+The thread of the loop turns the node: a message wakes it and no other thread. A node belongs to the loop in which it was made, and
+its coroutines run there only; other threads and loops have nodes of their own. Works with uvloop as well.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import apus
+from apus import _native
+from apus._native import Address, Message, Request, Response, resolve as _resolve
+from apus.errors import *  # noqa: F403
+from apus.errors import ClientGoneError
+from apus.errors import __all__ as _errors
+
+if TYPE_CHECKING:
+    from apus._native import Buffer
+
+__all__ = ["Address", "Client", "Message", "Node", "Port", "Request", "Response", "resolve", *_errors]
+
+Handler = Callable[[Request], "Awaitable[Buffer | None] | Buffer | None"]
+"""A function or coroutine function that gets a request. A result that is not ``None`` is the answer."""
+
+_log = logging.getLogger("apus")
+
+# A task is watched for the end of its call once it has run for this long, in seconds: most handlers end before.
+_YOUNG = 0.001
+
+
+class Node:
+    """An endpoint on the network, in the event loop that runs now. The settings are those of ``apus.Node``."""
+
+    def __init__(
+        self,
+        *,
+        config: str | None = None,
+        environment: bool = True,
+        server: bool = False,
+        faults: str | None = None,
+        **settings: str | int | float | bool,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._node = apus.Node(config=config, environment=environment, server=server, faults=faults, **settings)
+        self._reactor = _native.Reactor(self._node)
+        for fileno in self._reactor.filenos():
+            self._loop.add_reader(fileno, self._reactor.turn)
+        self._soon = functools.partial(self._loop.call_soon, self._reactor.turn)
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+    def _check(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the node belongs to another event loop")
+
+    @property
+    def local_addr(self) -> str:
+        """The address of the link, ``IP:UDPPORT``."""
+        return self._node.local_addr
+
+    def address(self, port: int) -> Address:
+        """The address of a service of this node, as clients of this host name it."""
+        return self._node.address(port)
+
+    def client(self) -> "Client":
+        """Opens a client on a port that the node chooses."""
+        self._check()
+        return Client(self)
+
+    def bind(self, port: int) -> "Port":
+        """Opens a port, 1 to 32767, that clients can call."""
+        self._check()
+        return Port(self, port)
+
+    async def resolve(self, text: str) -> Address:
+        """Finds the address of a service, ``HOST:PORT`` or ``HOST:PORT@UDPPORT``, and remembers its name for certificates."""
+        self._check()
+        return await self._loop.run_in_executor(None, self._node.resolve, text)
+
+    def route(self, to: Address | str) -> str:
+        """The way of messages to another node: ``memory``, ``engine``, ``udp`` or ``raw``."""
+        return self._node.route(to)
+
+    def stats(self) -> dict[str, int]:
+        """The counters of the node since its start."""
+        return self._node.stats()
+
+    async def close(self, timeout: float = 0.0) -> None:
+        """Waits until calls and requests have ended, for at most ``timeout`` seconds, and stops the node."""
+        self._check()
+        if self._reactor.closed:
+            return
+        begun = self._loop.time()
+        # A response that arrives while the node stops would not reach its future.
+        calls = [call for client in self._clients for call in client._calls.outstanding()]
+        if calls and timeout > 0:
+            await asyncio.wait(calls, timeout=timeout)
+        timeout = max(0.0, timeout - (self._loop.time() - begun))
+        try:
+            await _finish(self._loop, self._reactor, functools.partial(_native.close_node, self._node, self._reactor, timeout))
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        for fileno in self._reactor.filenos():
+            self._loop.remove_reader(fileno)
+        self._reactor.close()
+
+    async def __aenter__(self) -> "Node":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        try:
+            await self.close()
+        except apus.UnfinishedError:
+            pass
+
+    def __repr__(self) -> str:
+        return f"<apus.aio.Node {self._node!r}>"
+
+
+async def _finish(
+    loop: asyncio.AbstractEventLoop, reactor: _native.Reactor, start: Callable[["asyncio.Future[Any]"], int]
+) -> Any:
+    """Awaits an operation of the native module, which ends with its task."""
+    future = loop.create_future()
+    number = start(future)
+    try:
+        return await future
+    finally:
+        reactor.cancel(number)
+
+
+class Client:
+    """Makes calls from a port of its own. Made by ``Node.client``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = node._loop
+        self._client = node._node.client()
+        self._calls = _native.AsyncClient(self._client, node._reactor, node._soon)
+        node._clients.add(self)
+
+    @property
+    def port(self) -> int:
+        """The Homa port of the client."""
+        return self._client.port
+
+    async def call(self, to: Address | str, body: "Buffer", /, timeout: float | None = None) -> Message:
+        """Sends a request and awaits the response. A task that is cancelled gives its call up, and the server is notified."""
+        loop = self._loop
+        if asyncio.get_running_loop() is not loop:
+            raise RuntimeError("the client belongs to another event loop")
+        future: asyncio.Future[Message] = loop.create_future()
+        cookie = self._calls.start(to, body, timeout, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._calls.cancel(cookie)
+            raise
+
+    async def connect(self, to: Address | str, timeout: float | None = None) -> None:
+        """Performs first contact with a node, so that the first call takes one round trip."""
+        self._node._check()
+        await _finish(self._loop, self._node._reactor, functools.partial(self._calls.connect, to, timeout))
+
+    def expect(self, patterns: list[str]) -> None:
+        """Calls only peers that one of the patterns names, from now on."""
+        self._client.expect(patterns)
+
+    def close(self) -> None:
+        """Closes the port. Calls end with ``ClosedError``."""
+        self._calls.close()
+
+    def __repr__(self) -> str:
+        return f"<apus.aio.Client at port {self.port}>"
+
+
+class Port:
+    """A port that clients call. Made by ``Node.bind``."""
+
+    def __init__(self, node: Node, number: int) -> None:
+        self._node = node
+        self._loop = node._loop
+        self._port = node._node.bind(number)
+        self._serving: _Serving | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the Homa port."""
+        return self._port.number
+
+    def allow(self, patterns: list[str]) -> None:
+        """Admits only requests of peers that one of the patterns names."""
+        self._port.allow(patterns)
+
+    async def serve(self, handler: Handler, *, workers: int | None = None) -> None:
+        """Gives each request to ``handler``, until the port is closed or the task is cancelled.
+
+        A coroutine function runs in a task of its own, of which there are at most ``workers`` at a time; the task is cancelled when
+        nobody waits for the response any more. A plain function runs at once. A result that is not ``None`` is the answer. An exception
+        ends the request, so that its client gets ``HandlerError``, and is logged to the logger ``apus``.
+        """
+        self._node._check()
+        if workers is not None and workers < 1:
+            raise ValueError("workers: at least 1")
+        if self._serving is not None:
+            raise RuntimeError("the port is being served")
+        self._serving = serving = _Serving(self._node, self._port, handler, workers)
+        try:
+            await serving.over
+        finally:
+            await serving.end()
+            self._serving = None
+
+    def close(self) -> None:
+        """Closes the port. Unanswered requests are given up, and ``serve`` returns."""
+        self._port.close()
+        if self._serving is not None:
+            self._serving.arrivals.close()
+
+    def __repr__(self) -> str:
+        return f"<apus.aio.Port {self.number}>"
+
+
+class _Serving:
+    """A port that is being served."""
+
+    def __init__(self, node: Node, port: _native.Port, handler: Handler, workers: int | None) -> None:
+        self._loop = node._loop
+        self._reactor = node._reactor
+        self._port = port
+        self._handler = handler
+        self._workers = workers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[Request] = deque()
+        self._young: list[tuple[asyncio.Task[None], Request]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+        take = self._take_tasks if is_async else self._take_now
+        self.arrivals = _native.AsyncPort(port, node._reactor, node._soon, take)
+
+    async def end(self) -> None:
+        """Closes the port, and waits for its handlers, which are cancelled."""
+        self._port.close()
+        self.arrivals.detach()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _finish(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def _take_now(self, requests: list[Request] | None) -> None:
+        """Takes requests for a plain function."""
+        if requests is None:
+            return self._finish()
+        for request in requests:
+            failed = False
+            try:
+                answer: Any = self._handler(request)
+                if answer is not None:
+                    self.arrivals.reply(request, answer)
+            except ClientGoneError:
+                pass
+            except Exception:
+                failed = True
+                _log.exception("a handler has raised")
+            self.arrivals.ended(request, failed)
+
+    def _take_tasks(self, requests: list[Request] | None) -> None:
+        """Takes requests for a coroutine function."""
+        if requests is None:
+            return self._finish()
+        self._waiting.extend(requests)
+        self._begin()
+        if self._timer is None:
+            self._timer = self._loop.call_later(_YOUNG, self._watch)
+
+    def _begin(self) -> None:
+        """Begins with requests that wait, as many as the workers can have."""
+        while self._waiting and (self._workers is None or len(self._tasks) < self._workers):
+            request = self._waiting.popleft()
+            task = self._loop.create_task(self._handle(request))
+            self._tasks.add(task)
+            self._young.append((task, request))
+            task.add_done_callback(self._ended)
+        if self._workers is not None:
+            self.arrivals.pause(len(self._tasks) >= self._workers)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if self._workers is not None and not self.over.done():
+            self._begin()
+
+    async def _handle(self, request: Request) -> None:
+        failed = False
+        try:
+            answer: Any = await self._handler(request)  # type: ignore[misc]
+            if answer is not None:
+                self.arrivals.reply(request, answer)
+        except ClientGoneError:
+            pass
+        except asyncio.CancelledError:
+            if not request.cancelled():
+                request.abandon()
+                raise
+        except Exception:
+            failed = True
+            _log.exception("a handler has raised")
+        finally:
+            self.arrivals.ended(request, failed)
+
+    def _watch(self) -> None:
+        """Watches the handlers that go on, and cancels those whose calls end."""
+        young, self._young = self._young, []
+        self._timer = None
+        for task, request in young:
+            if task.done():
+                continue
+            future = self._loop.create_future()
+            number = self.arrivals.watch(request, future)
+            future.add_done_callback(functools.partial(_cancel, task))
+            task.add_done_callback(functools.partial(_forget, self._reactor, number))
+
+
+def _cancel(task: "asyncio.Task[None]", future: "asyncio.Future[None]") -> None:
+    if not task.done() and not future.cancelled():
+        task.cancel()
+
+
+def _forget(reactor: _native.Reactor, number: int, task: "asyncio.Task[None]") -> None:
+    reactor.cancel(number)
+
+
+async def resolve(text: str) -> Address:
+    """Finds the address of a service by its name."""
+    return await asyncio.get_running_loop().run_in_executor(None, _resolve, text)
+

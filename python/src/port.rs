@@ -1,0 +1,258 @@
+//! Ports: requests for threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use apus::{Flush, ReplyError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::bodies::{Lent, body};
+use crate::client::{LONG, receive};
+use crate::errors::{IntoException, OrRaise};
+use crate::message::Message;
+use crate::node::{Address, some_seconds};
+
+/// A port that clients call. Any number of threads may use it at once.
+#[pyclass(frozen, module = "apus", weakref)]
+pub(crate) struct Port {
+    port: apus::Port,
+}
+
+impl Port {
+    pub(crate) fn new(port: apus::Port) -> Self {
+        Self { port }
+    }
+
+    pub(crate) fn inner(&self) -> &apus::Port {
+        &self.port
+    }
+}
+
+#[pymethods]
+impl Port {
+    /// The number of the Homa port.
+    #[getter]
+    fn number(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Waits for the next request.
+    #[pyo3(signature = (timeout = None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Request> {
+        let request = receive(py, some_seconds(timeout)?, |slice| match slice {
+            Some(slice) => self.port.recv_timeout(slice),
+            None => self.port.recv(),
+        })?;
+        Ok(Request::new(request))
+    }
+
+    /// Waits for the next request, and returns up to ``max`` that are there.
+    #[pyo3(signature = (max = 256, timeout = None))]
+    fn recv_many<'py>(
+        &self,
+        py: Python<'py>,
+        max: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let received = receive(py, some_seconds(timeout)?, |slice| {
+            let mut batch = Vec::new();
+            self.port.recv_many(&mut batch, max, slice).map(|_| batch)
+        })?;
+        PyList::new(py, received.into_iter().map(Request::new))
+    }
+
+    /// Gives each request to ``handler`` on one of ``workers`` threads, until the port is closed. The calling thread waits meanwhile.
+    ///
+    /// A result of the handler that is not ``None`` is the answer. An exception ends the request, so that its client gets
+    /// ``HandlerError``, and is logged to the logger ``apus``.
+    #[pyo3(signature = (handler, *, workers = 1))]
+    fn serve(slf: Bound<'_, Self>, handler: Py<PyAny>, workers: usize) -> PyResult<()> {
+        slf.py().import("apus._serving")?.call_method1("serve", (slf, handler, workers)).map(drop)
+    }
+
+    /// Gives each request to ``handler`` on the calling thread, until the port is closed.
+    fn _serve_here(&self, py: Python<'_>, handler: Py<PyAny>) {
+        py.detach(|| {
+            self.port.serve(|request| {
+                // Without an interpreter, nobody can answer.
+                let _ = Python::try_attach(|py| handle(py, request, handler.bind(py)));
+            });
+        });
+    }
+
+    /// Admits only requests of peers that one of the patterns names.
+    fn allow(&self, py: Python<'_>, patterns: Vec<String>) -> PyResult<()> {
+        py.detach(|| self.port.allow(patterns.iter().map(String::as_str))).or_raise(py)
+    }
+
+    /// Closes the port: threads that wait return, and unanswered requests are given up.
+    fn close(&self) {
+        self.port.shutdown();
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<apus.Port {}>", self.port.number())
+    }
+}
+
+/// Calls a handler. A result that is not ``None`` is the answer. An exception ends the request as a panic does, and is logged.
+fn handle(py: Python<'_>, request: apus::Request, handler: &Bound<'_, PyAny>) {
+    let request = match Bound::new(py, Request::new(request)) {
+        Ok(request) => request,
+        Err(error) => return log(py, &error),
+    };
+    let answered = handler.call1((&request,)).and_then(|result| match result.is_none() {
+        true => Ok(()),
+        false => request.get().answer(&result),
+    });
+    if let Err(error) = answered {
+        request.get().fail();
+        log(py, &error);
+    }
+}
+
+/// Writes an exception of a handler to the logger `apus`.
+fn log(py: Python<'_>, error: &PyErr) {
+    let logged = || -> PyResult<()> {
+        let logger = py.import("logging")?.call_method1("getLogger", ("apus",))?;
+        let keywords = PyDict::new(py);
+        keywords.set_item("exc_info", error.value(py))?;
+        logger.call_method("error", ("a handler has raised",), Some(&keywords)).map(drop)
+    };
+    if let Err(error) = logged() {
+        error.write_unraisable(py, None);
+    }
+}
+
+/// A request from a client. It is answered once, by any thread.
+#[pyclass(frozen, module = "apus", weakref)]
+pub(crate) struct Request {
+    /// `None` once it is answered or given up.
+    request: Mutex<Option<apus::Request>>,
+    body: bytes::Bytes,
+    from: apus::Address,
+}
+
+impl Request {
+    pub(crate) fn new(request: apus::Request) -> Self {
+        let (body, from) = (request.body().clone(), request.from());
+        Self { request: Mutex::new(Some(request)), body, from }
+    }
+
+    fn request(&self) -> MutexGuard<'_, Option<apus::Request>> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a function with the request, unless it is over.
+    pub(crate) fn with<T>(&self, run: impl FnOnce(&apus::Request) -> T) -> Option<T> {
+        self.request().as_ref().map(run)
+    }
+
+    /// Answers with the result of a handler, unless it has answered itself.
+    fn answer(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.request().is_none() {
+            return Ok(());
+        }
+        match self.send(body, Flush::Now) {
+            // The client has gone.
+            Ok(()) | Err(Answered::Reply(ReplyError::Gone)) => Ok(()),
+            Err(error) => Err(error.raise(body.py())),
+        }
+    }
+
+    fn send(&self, body: &Bound<'_, PyAny>, flush: Flush) -> Result<(), Answered> {
+        let bytes = self::body(body, Lent::Briefly).map_err(Answered::Body)?;
+        let request = self.request().take().ok_or(Answered::Reply(ReplyError::Gone))?;
+        let is_long = bytes.len() >= LONG;
+        let reply = || request.reply_with(bytes, flush);
+        let replied = if is_long { body.py().detach(reply) } else { reply() };
+        replied.map_err(|failed| {
+            let error = failed.error();
+            *self.request() = Some(failed.into_request());
+            Answered::Reply(error)
+        })
+    }
+
+    /// [`reply`](Self::reply), which may stay queued until the next turn of an event loop.
+    pub(crate) fn reply_with(&self, body: &Bound<'_, PyAny>, flush: Flush) -> PyResult<()> {
+        self.send(body, flush).map_err(|error| error.raise(body.py()))
+    }
+
+    /// Ends the request as a panic of its handler does: the client is notified at once.
+    pub(crate) fn fail(&self) {
+        let Some(request) = self.request().take() else { return };
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            let _dropped = request;
+            resume_unwind(Box::new(()));
+        }));
+    }
+}
+
+/// Why there is no answer.
+enum Answered {
+    Body(PyErr),
+    Reply(ReplyError),
+}
+
+impl Answered {
+    fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Body(error) => error,
+            Self::Reply(error) => error.exception(py),
+        }
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// The bytes of the request.
+    #[getter]
+    fn body(&self) -> Message {
+        Message::new(self.body.clone())
+    }
+
+    /// The client's node and port. The address is not authenticated; ``peer`` is.
+    #[getter]
+    fn client(&self) -> Address {
+        self.from.into()
+    }
+
+    /// The name of the client's certificate, or ``None`` for one without.
+    #[getter]
+    fn peer(&self) -> Option<String> {
+        self.with(|request| request.peer().map(|peer| peer.name().to_owned())).flatten()
+    }
+
+    /// The process that has made the request, as ``(pid, uid)``, if the request came through memory.
+    #[getter]
+    fn caller(&self) -> Option<(i32, u32)> {
+        let caller = self.with(apus::Request::caller).flatten();
+        caller.map(|caller| (caller.pid, caller.uid))
+    }
+
+    /// The seconds until the deadline of the call, or ``None`` if it has none.
+    #[getter]
+    fn remaining(&self) -> Option<f64> {
+        self.with(apus::Request::remaining).flatten().map(|left| left.as_secs_f64())
+    }
+
+    /// Whether nobody needs the response any more.
+    fn cancelled(&self) -> bool {
+        self.with(apus::Request::is_cancelled).unwrap_or(true)
+    }
+
+    /// Answers the request.
+    fn reply(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.reply_with(body, Flush::Now)
+    }
+
+    /// Gives the request up: the client learns that there will be no response.
+    fn abandon(&self) {
+        drop(self.request().take());
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<apus.Request of {} bytes from {}>", self.body.len(), self.from)
+    }
+}

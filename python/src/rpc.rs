@@ -1,0 +1,19 @@
+//! gRPC over Apus, for `apus.grpc`: calls and requests with the envelope of `apus-rpc`, whose bodies are gRPC's frames, as
+//! `apus-tonic` has them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `channel.rs`, `client_call.rs` | calls |
+//! | `server.rs`, `tasks.rs`, `handled.rs`, `server_call.rs` | requests, and the tasks of their handlers |
+//! | `frames.rs`, `convert.rs` | messages, metadata and statuses |
+//! | `blocking.rs` | futures on threads that wait |
+
+mod blocking;
+pub(crate) mod channel;
+pub(crate) mod client_call;
+mod convert;
+mod frames;
+mod handled;
+pub(crate) mod server;
+pub(crate) mod server_call;
+mod tasks;

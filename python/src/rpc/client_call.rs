@@ -1,0 +1,279 @@
+//! A call of a channel.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use apus_rpc::{Code, Metadata, Status, StreamSender, Streaming};
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::bodies::{Lent, body};
+use crate::message::Message;
+use crate::reactor::{Outcome, Reactor};
+use crate::rpc::blocking::block_on;
+use crate::rpc::convert;
+use crate::rpc::frames::{FrameReader, frame};
+
+/// The two directions of a call.
+pub(crate) struct ClientCall {
+    reader: Mutex<ResponseReader>,
+    sender: Mutex<Option<StreamSender>>,
+}
+
+struct ResponseReader {
+    /// `None` when the call is over.
+    responses: Option<Streaming>,
+    frames: FrameReader,
+    /// The metadata before the responses, once it is there.
+    metadata: Option<Metadata>,
+    end: Option<Status>,
+    /// The task that reads, which an end by `cancel` wakes.
+    waiting: Option<Waker>,
+}
+
+impl ClientCall {
+    pub(crate) fn new(
+        sender: Option<StreamSender>,
+        responses: Streaming,
+        longest_received: usize,
+    ) -> Self {
+        let reader = ResponseReader {
+            responses: Some(responses),
+            frames: FrameReader::new(longest_received),
+            metadata: None,
+            end: None,
+            waiting: None,
+        };
+        Self { reader: Mutex::new(reader), sender: Mutex::new(sender) }
+    }
+
+    /// A call that has not begun.
+    pub(crate) fn refused(status: Status) -> Self {
+        let reader = ResponseReader {
+            responses: None,
+            frames: FrameReader::new(0),
+            metadata: None,
+            end: Some(status),
+            waiting: None,
+        };
+        Self { reader: Mutex::new(reader), sender: Mutex::new(None) }
+    }
+
+    fn reader(&self) -> MutexGuard<'_, ResponseReader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready when the metadata is there, or the call is over.
+    fn poll_head(&self, task: &mut Context<'_>) -> Poll<()> {
+        self.reader().poll_head(task)
+    }
+
+    /// The next response; `None` when the call is over.
+    fn poll_response(&self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.reader().poll_response(task)
+    }
+
+    /// Sends a request. `false` if the call is over.
+    fn poll_send(&self, frame: &Bytes, task: &mut Context<'_>) -> Poll<bool> {
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sender) = &mut *sender else { return Poll::Ready(false) };
+        // Nothing happens before there is room, so the future need not be kept.
+        let sent = pin!(sender.send_raw(frame.clone())).poll(task);
+        sent.map(|sent| sent.is_ok())
+    }
+
+    fn close_sender(&self) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            sender.close();
+        }
+    }
+
+    /// Gives the call up. Returns whether it was not over.
+    fn cancel(&self) -> bool {
+        let (responses, waiting) = {
+            let mut reader = self.reader();
+            if reader.end.is_some() {
+                return false;
+            }
+            reader.end = Some(Status::new(Code::Cancelled, "Locally cancelled by application!"));
+            (reader.responses.take(), reader.waiting.take())
+        };
+        drop(responses);
+        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+        true
+    }
+}
+
+impl ResponseReader {
+    fn finish(&mut self, status: Status) {
+        self.end.get_or_insert(status);
+        self.responses = None;
+        self.frames = FrameReader::new(0);
+    }
+
+    fn wait<T>(&mut self, task: &Context<'_>) -> Poll<T> {
+        self.waiting = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_head(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        if self.metadata.is_some() {
+            return Poll::Ready(());
+        }
+        let Some(responses) = &mut self.responses else { return Poll::Ready(()) };
+        let metadata = pin!(responses.metadata()).poll(task);
+        match metadata {
+            Poll::Ready(Ok(metadata)) => self.metadata = Some(metadata),
+            Poll::Ready(Err(status)) => self.finish(status),
+            Poll::Pending => return self.wait(task),
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_response(&mut self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.poll_head(task).is_pending() {
+            return Poll::Pending;
+        }
+        loop {
+            let Some(responses) = &mut self.responses else { return Poll::Ready(None) };
+            match self.frames.next() {
+                Ok(Some(message)) => return Poll::Ready(Some(message)),
+                Ok(None) => {}
+                Err(status) => {
+                    self.finish(status);
+                    continue;
+                }
+            }
+            match responses.poll_chunk(task) {
+                Poll::Ready(Some(Ok(chunk))) => self.frames.push(chunk),
+                Poll::Ready(Some(Err(status))) => self.finish(status),
+                Poll::Ready(None) if self.frames.is_empty() => {
+                    // All bytes were read, so the trailers are there.
+                    let trailers = pin!(responses.trailers()).poll(task);
+                    let Poll::Ready(trailers) = trailers else { return self.wait(task) };
+                    let end = |trailers| Status::new(Code::Ok, "").with_metadata(trailers);
+                    self.finish(trailers.map_or_else(|status| status, end));
+                }
+                Poll::Ready(None) => {
+                    self.finish(Status::new(Code::Internal, "the stream ends within a message"));
+                }
+                Poll::Pending => return self.wait(task),
+            }
+        }
+    }
+}
+
+/// A call under way: its methods wait, and those that end in ``_in`` complete a future of an event loop.
+#[pyclass(frozen, module = "apus._native")]
+pub(crate) struct RpcCall {
+    call: Arc<ClientCall>,
+}
+
+impl RpcCall {
+    pub(crate) fn new(call: Arc<ClientCall>) -> Self {
+        Self { call }
+    }
+}
+
+fn message(py: Python<'_>, bytes: Option<Bytes>) -> PyResult<Py<PyAny>> {
+    match bytes {
+        Some(bytes) => Ok(Py::new(py, Message::new(bytes))?.into_any()),
+        None => Ok(py.None()),
+    }
+}
+
+#[pymethods]
+impl RpcCall {
+    /// Waits for the metadata before the responses.
+    fn head(&self, py: Python<'_>) -> PyResult<()> {
+        block_on(py, poll_fn(|task| self.call.poll_head(task)))
+    }
+
+    /// As ``head``.
+    #[pyo3(signature = (reactor, future, /))]
+    fn head_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
+        let call = Arc::clone(&self.call);
+        let operation = Box::pin(async move {
+            poll_fn(|task| call.poll_head(task)).await;
+            Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
+        });
+        reactor.run(py, operation, future)
+    }
+
+    /// Waits for the next response; ``None`` when the call is over.
+    fn read(&self, py: Python<'_>) -> PyResult<Option<Message>> {
+        let response = block_on(py, poll_fn(|task| self.call.poll_response(task)))?;
+        Ok(response.map(Message::new))
+    }
+
+    /// As ``read``.
+    #[pyo3(signature = (reactor, future, /))]
+    fn read_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
+        let call = Arc::clone(&self.call);
+        let operation = Box::pin(async move {
+            let response = poll_fn(|task| call.poll_response(task)).await;
+            Box::new(move |py: Python<'_>| message(py, response)) as Outcome
+        });
+        reactor.run(py, operation, future)
+    }
+
+    /// Sends a request. ``False`` if the call is over.
+    #[pyo3(signature = (request, /))]
+    fn send(&self, request: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(frame) = frame(&body(request, Lent::Briefly)?) else { return Ok(false) };
+        block_on(request.py(), poll_fn(|task| self.call.poll_send(&frame, task)))
+    }
+
+    /// As ``send``.
+    #[pyo3(signature = (request, reactor, future, /))]
+    fn send_in(
+        &self,
+        request: &Bound<'_, PyAny>,
+        reactor: &Reactor,
+        future: Py<PyAny>,
+    ) -> PyResult<u64> {
+        let frame = frame(&body(request, Lent::Briefly)?);
+        let call = Arc::clone(&self.call);
+        let operation = Box::pin(async move {
+            let sent = match frame {
+                Ok(frame) => poll_fn(|task| call.poll_send(&frame, task)).await,
+                Err(_) => false,
+            };
+            Box::new(move |py: Python<'_>| {
+                Ok(sent.into_pyobject(py)?.to_owned().into_any().unbind())
+            }) as Outcome
+        });
+        reactor.run(request.py(), operation, future)
+    }
+
+    /// Ends the requests.
+    fn close_sender(&self) {
+        self.call.close_sender();
+    }
+
+    /// Gives the call up. Returns whether it was not over.
+    fn cancel(&self) -> bool {
+        self.call.cancel()
+    }
+
+    /// The metadata before the responses; ``None`` before it is there.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let reader = self.call.reader();
+        reader.metadata.as_ref().map(|metadata| convert::pairs(py, metadata)).transpose()
+    }
+
+    /// The status: code, message, details, trailers, and whether the request may have been executed. ``None`` before the end.
+    #[getter]
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let end = self.call.reader().end.clone();
+        end.map(|end| convert::status(py, &end)).transpose()
+    }
+}

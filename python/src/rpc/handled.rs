@@ -1,0 +1,192 @@
+//! A request between the task of its handler and the handler in Python.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use apus_rpc::{Code, Status, StreamSender, Streaming};
+use bytes::Bytes;
+
+use crate::rpc::frames::FrameReader;
+
+/// A request, between the task of its handler and the handler in Python.
+pub(crate) struct ServerCall {
+    pub(crate) context: apus_rpc::Context,
+    requests: Mutex<RequestReader>,
+    responses: Mutex<Option<StreamSender>>,
+    answer: Mutex<Answer>,
+    /// The task has ended: nobody needs the response, or it was sent.
+    is_over: AtomicBool,
+}
+
+struct RequestReader {
+    requests: Streaming,
+    frames: FrameReader,
+    fault: Option<Status>,
+    waiting: Option<Waker>,
+}
+
+/// The result of the handler.
+#[derive(Default)]
+struct Answer {
+    result: Option<(Option<Bytes>, Status)>,
+    task: Option<Waker>,
+    /// Tasks that wait for the end.
+    ended: Vec<Waker>,
+}
+
+thread_local! {
+    /// The call whose task was polled for the first time by the calling thread.
+    static BEGUN: RefCell<Option<Arc<ServerCall>>> = const { RefCell::new(None) };
+}
+
+/// Takes the call whose task the calling thread has just polled for the first time.
+pub(crate) fn begun() -> Option<Arc<ServerCall>> {
+    BEGUN.with(RefCell::take)
+}
+
+/// Marks the call as over when its task ends or is dropped.
+struct Over(Arc<ServerCall>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+        let reading = self.0.requests().waiting.take();
+        let ended = std::mem::take(&mut self.0.answer().ended);
+        reading.into_iter().chain(ended).for_each(Waker::wake);
+    }
+}
+
+/// The handler of all methods: it waits for the answer of the handler in Python.
+pub(crate) async fn handle(
+    context: apus_rpc::Context,
+    requests: Streaming,
+    responses: StreamSender,
+    longest_received: usize,
+) -> Result<(), Status> {
+    let frames = FrameReader::new(longest_received);
+    let requests = RequestReader { requests, frames, fault: None, waiting: None };
+    let call = Arc::new(ServerCall {
+        context,
+        requests: Mutex::new(requests),
+        responses: Mutex::new(Some(responses)),
+        answer: Mutex::default(),
+        is_over: AtomicBool::new(false),
+    });
+    let _over = Over(Arc::clone(&call));
+    let mut is_begun = false;
+    let (message, status) = poll_fn(|task| {
+        // The poll of the thread that has received the request: a task follows, which is polled as well.
+        if task.waker().will_wake(Waker::noop()) {
+            return Poll::Pending;
+        }
+        if !is_begun {
+            is_begun = true;
+            BEGUN.with(|it| it.replace(Some(Arc::clone(&call))));
+        }
+        call.poll_answer(task)
+    })
+    .await;
+    let responses = call.responses.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let (Some(message), Some(mut responses)) = (message, responses) {
+        responses.send_raw(message).await?;
+    }
+    if status.code() == Code::Ok { Ok(()) } else { Err(status) }
+}
+
+impl ServerCall {
+    fn requests(&self) -> MutexGuard<'_, RequestReader> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self) -> MutexGuard<'_, Answer> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll_answer(&self, task: &Context<'_>) -> Poll<(Option<Bytes>, Status)> {
+        let mut answer = self.answer();
+        if let Some(result) = answer.result.take() {
+            return Poll::Ready(result);
+        }
+        answer.task = Some(task.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ends the call, unless it has an answer. The task must be polled then.
+    pub(crate) fn finish(&self, message: Option<Bytes>, status: Status) {
+        let mut answer = self.answer();
+        answer.result.get_or_insert((message, status));
+    }
+
+    /// Ready when the call is over.
+    pub(crate) fn poll_end(&self, task: &Context<'_>) -> Poll<()> {
+        let mut answer = self.answer();
+        if self.is_over.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        answer.ended.push(task.waker().clone());
+        Poll::Pending
+    }
+
+    /// The next request; `None` at the end, and when the call is over.
+    pub(crate) fn poll_request(&self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut reader = self.requests();
+        loop {
+            if reader.fault.is_some() || self.is_over.load(Ordering::SeqCst) {
+                return Poll::Ready(None);
+            }
+            match reader.frames.next() {
+                Ok(Some(message)) => return Poll::Ready(Some(message)),
+                Ok(None) => {}
+                Err(status) => {
+                    reader.fault = Some(status);
+                    continue;
+                }
+            }
+            match reader.requests.poll_chunk(task) {
+                Poll::Ready(Some(Ok(chunk))) => reader.frames.push(chunk),
+                Poll::Ready(Some(Err(status))) => reader.fault = Some(status),
+                Poll::Ready(None) => {
+                    if !reader.frames.is_empty() {
+                        let text = "the stream ends within a message";
+                        reader.fault = Some(Status::new(Code::Internal, text));
+                    }
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => {
+                    reader.waiting = Some(task.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Sends a response, of several. `false` if the call is over.
+    pub(crate) fn poll_send(&self, frame: &Bytes, task: &mut Context<'_>) -> Poll<bool> {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(responses) = &mut *responses else { return Poll::Ready(false) };
+        let sent = pin!(responses.send_raw(frame.clone())).poll(task);
+        sent.map(|sent| sent.is_ok())
+    }
+
+    /// Whether the call is over, for any reason.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// The fault of the requests that has ended them.
+    pub(crate) fn fault(&self) -> Option<Status> {
+        self.requests().fault.clone()
+    }
+
+    /// Sends the metadata before a response is there.
+    pub(crate) fn send_head(&self) {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(responses) = &mut *responses {
+            responses.send_head();
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Servers.
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use apus_rpc::envelope::EnvelopeLimits;
+use apus_rpc::{ServeError, Server, Serving, Spawn};
+use pyo3::prelude::*;
+
+use crate::errors::{IntoException, OrRaise};
+use crate::node::PyNode;
+use crate::reactor::{Outcome, Reactor, Receiver};
+use crate::rpc::handled::{begun, handle};
+use crate::rpc::server_call::RpcServerCall;
+use crate::rpc::tasks::{GiveTasks, LoopTasks, QueueTasks, Task, TaskQueue};
+
+impl IntoException for ServeError {
+    fn class(&self) -> &'static str {
+        "OpenError"
+    }
+}
+
+/// The longest end of a server. The program ends the handlers that take longer than it wants.
+const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A wish that a server ends.
+#[derive(Default)]
+struct Shutdown {
+    is_wanted: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Shutdown {
+    fn want(&self) {
+        self.is_wanted.store(true, Ordering::SeqCst);
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, task: &Context<'_>) -> Poll<()> {
+        let mut waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_wanted.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        *waker = Some(task.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Opens the port of a server. `polled` is called when it serves.
+fn serve(
+    py: Python<'_>,
+    node: &PyNode,
+    options: &Options,
+    spawner: impl Spawn,
+    shutdown: &Arc<Shutdown>,
+    mut polled: impl FnMut() + Send + 'static,
+) -> PyResult<Serving> {
+    let (shutdown, longest) = (Arc::clone(shutdown), options.longest_received);
+    let wanted = poll_fn(move |task| {
+        polled();
+        shutdown.poll(task)
+    });
+    node.with(py, |node| {
+        let server = Server::builder(node)
+            .limits(EnvelopeLimits::new().frame_max(usize::MAX))
+            .concurrency(options.concurrency.unwrap_or(usize::MAX))
+            .fallback(move |context, requests, responses| {
+                handle(context, requests, responses, longest)
+            })
+            .spawner(spawner);
+        server.serve(options.port, wanted).drain(DRAIN_MAX)
+    })
+}
+
+struct Options {
+    port: u16,
+    concurrency: Option<usize>,
+    longest_received: usize,
+}
+
+/// A server whose handlers run on threads.
+#[pyclass(frozen, module = "apus._native")]
+pub(crate) struct RpcServer {
+    tasks: Arc<TaskQueue>,
+    shutdown: Arc<Shutdown>,
+    serving: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+#[pymethods]
+impl RpcServer {
+    /// Serves a port of the node on a thread.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        node: &PyNode,
+        port: u16,
+        concurrency: Option<usize>,
+        longest_received: usize,
+    ) -> PyResult<Self> {
+        let (tasks, shutdown) = (Arc::<TaskQueue>::default(), Arc::<Shutdown>::default());
+        let options = Options { port, concurrency, longest_received };
+        let (begun, begins) = mpsc::channel::<Result<(), ServeError>>();
+        let serves = begun.clone();
+        let spawner = QueueTasks(Arc::clone(&tasks));
+        let polled = move || drop(serves.send(Ok(())));
+        let serving = serve(py, node, &options, spawner, &shutdown, polled)?;
+        let ended = Arc::clone(&tasks);
+        let run = move || {
+            match serving.wait() {
+                Ok(drained) => drop(drained),
+                Err(error) => drop(begun.send(Err(error))),
+            }
+            ended.close();
+        };
+        let thread = thread::Builder::new().name("apus-grpc".to_owned()).spawn(run)?;
+        let begun = py.detach(move || begins.recv());
+        begun.unwrap_or(Ok(())).or_raise(py)?;
+        Ok(Self { tasks, shutdown, serving: Mutex::new(Some(thread)) })
+    }
+
+    /// Waits for the next request; ``None`` when the server has ended.
+    fn next_call(&self, py: Python<'_>) -> Option<RpcServerCall> {
+        let next = py.detach(|| self.tasks.next());
+        next.map(|(call, task)| RpcServerCall::new(call, Task::Shared(task)))
+    }
+
+    /// Refuses further requests. The server ends when its handlers have ended.
+    fn shutdown(&self) {
+        self.shutdown.want();
+    }
+
+    /// Whether the server has ended.
+    #[getter]
+    fn has_ended(&self) -> bool {
+        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        serving.as_ref().is_none_or(thread::JoinHandle::is_finished)
+    }
+}
+
+/// A server whose handlers run in an event loop.
+#[pyclass(frozen, module = "apus._native")]
+pub(crate) struct AsyncRpcServer {
+    shutdown: Arc<Shutdown>,
+}
+
+/// Takes the tasks of a server in an event loop.
+struct TaskReceiver {
+    tasks: Arc<LoopTasks>,
+    reactor: Py<Reactor>,
+    taker: Py<PyAny>,
+}
+
+impl TaskReceiver {
+    fn take(&self, py: Python<'_>, task: apus_rpc::BoxTask) -> PyResult<()> {
+        let reactor = self.reactor.get();
+        let number = reactor.start_task(py, task);
+        let Some(call) = begun() else { return Ok(()) };
+        let task = Task::InLoop(self.reactor.clone_ref(py), number);
+        self.taker.call1(py, (RpcServerCall::new(call, task),)).map(drop)
+    }
+}
+
+impl Receiver for TaskReceiver {
+    fn look(&self, py: Python<'_>, task: &mut Context<'_>) -> bool {
+        while let Some(next) = self.tasks.take(task.waker()) {
+            if let Err(error) = self.take(py, next) {
+                error.write_unraisable(py, None);
+            }
+        }
+        false
+    }
+}
+
+#[pymethods]
+impl AsyncRpcServer {
+    /// Serves a port of the node in an event loop. ``taker`` takes each request, and ``ended`` is a future that gets ``None`` at the end.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "those of a server")]
+    fn new(
+        py: Python<'_>,
+        node: &PyNode,
+        port: u16,
+        concurrency: Option<usize>,
+        longest_received: usize,
+        reactor: Py<Reactor>,
+        taker: Py<PyAny>,
+        ended: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let (tasks, shutdown) = (Arc::<LoopTasks>::default(), Arc::<Shutdown>::default());
+        let options = Options { port, concurrency, longest_received };
+        let spawner = GiveTasks(Arc::clone(&tasks));
+        let mut serving = serve(py, node, &options, spawner, &shutdown, || ())?;
+        let mut task = Context::from_waker(Waker::noop());
+        if let Poll::Ready(Err(error)) = std::pin::Pin::new(&mut serving).poll(&mut task) {
+            return Err(error.exception(py));
+        }
+        let receiver = TaskReceiver { tasks, reactor: reactor.clone_ref(py), taker };
+        let source = reactor.get().add_receiver(Arc::new(receiver));
+        let in_loop = reactor.clone_ref(py);
+        let operation = Box::pin(async move {
+            let result = serving.await;
+            Box::new(move |py: Python<'_>| {
+                in_loop.get().remove(source);
+                result.map(drop).or_raise(py).map(|()| py.None())
+            }) as Outcome
+        });
+        reactor.get().run(py, operation, ended)?;
+        Ok(Self { shutdown })
+    }
+
+    /// Refuses further requests. The server ends when its handlers have ended.
+    fn shutdown(&self) {
+        self.shutdown.want();
+    }
+}

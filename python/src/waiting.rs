@@ -1,0 +1,49 @@
+//! Waits of threads without Python's lock.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+/// The time after which a thread that waits looks for signals, such as Ctrl-C.
+const SLICE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// The main thread of the process runs the handlers of signals.
+    static RUNS_SIGNAL_HANDLERS: bool = {
+        rustix::thread::gettid() == rustix::process::getpid()
+    };
+}
+
+/// Whether the calling thread must look for signals while it waits.
+#[inline]
+pub(crate) fn sees_signals() -> bool {
+    RUNS_SIGNAL_HANDLERS.with(|it| *it)
+}
+
+/// Waits by `wait` until it returns a result: it gets the longest time, and returns `None` when that has passed. The main thread
+/// waits in slices, between which handlers of signals run and may raise.
+///
+/// # Errors
+///
+/// The exception of a handler. `Ok(None)` if `timeout` has passed.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut wait: impl FnMut(Option<Duration>) -> Option<T> + Send,
+) -> PyResult<Option<T>> {
+    if !sees_signals() {
+        return Ok(py.detach(|| wait(timeout)));
+    }
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        if let Some(result) = py.detach(|| wait(Some(slice))) {
+            return Ok(Some(result));
+        }
+        py.check_signals()?;
+        if left.is_some_and(|left| left <= slice) {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+"""Nodes, servers and ways for tests."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apus
+import pytest
+
+for name in list(os.environ):
+    if name.startswith("APUS_"):
+        del os.environ[name]
+os.environ["APUS_METRICS"] = "off"
+
+WAYS: dict[str, dict[str, str]] = {
+    "memory": {},
+    "udp": {"link": "udp"},
+    "loss": {"faults": "loss=0.05,dup=0.02,reorder=0.05,seed=7"},
+}
+"""Settings of both nodes of a test, by the way of their messages."""
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request: pytest.FixtureRequest) -> dict[str, str]:
+    return WAYS[request.param]
+
+
+def node(way: dict[str, str] | None = None, **settings: str | int) -> apus.Node:
+    return apus.Node(listen="127.0.0.1:0", **(way or {}), **settings)
+
+
+@contextmanager
+def served(handler: Callable[[apus.Request], object], way: dict[str, str] | None = None, **options: int) -> Iterator[apus.Address]:
+    """A service in a thread of its own."""
+    server = node(way)
+    port = server.bind(4000)
+    thread = threading.Thread(target=port.serve, args=(handler,), kwargs=options)
+    thread.start()
+    try:
+        yield server.address(4000)
+    finally:
+        port.close()
+        thread.join(30)
+        assert not thread.is_alive()
+        server.close()
+
+
+@contextmanager
+def program(text: str, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A program of Python that prints a line when it is ready."""
+    command = [sys.executable, "-c", text, *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(apus.__file__).parent.parent), *sys.path])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        try:
+            yield child, child.stdout.readline().strip()
+        finally:
+            child.kill()
