@@ -113,9 +113,16 @@ class Node:
             self._leave()
 
     def _leave(self) -> None:
-        for fileno in self._reactor.filenos():
-            self._loop.remove_reader(fileno)
-        self._reactor.close()
+        _leave(self._loop, self._reactor)
+
+    def __del__(self) -> None:
+        reactor = getattr(self, "_reactor", None)
+        if reactor is None or reactor.closed:
+            return
+        if self._loop.is_closed():
+            reactor.close()
+        else:
+            self._loop.call_soon_threadsafe(_leave, self._loop, reactor)
 
     async def __aenter__(self) -> "Node":
         return self
@@ -128,6 +135,13 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<apus.aio.Node {self._node!r}>"
+
+
+def _leave(loop: asyncio.AbstractEventLoop, reactor: _native.Reactor) -> None:
+    """Ends the part of an event loop in a node."""
+    for fileno in reactor.filenos():
+        loop.remove_reader(fileno)
+    reactor.close()
 
 
 async def _finish(

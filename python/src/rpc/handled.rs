@@ -39,13 +39,24 @@ struct Answer {
 }
 
 thread_local! {
-    /// The call whose task was polled for the first time by the calling thread.
-    static BEGUN: RefCell<Option<Arc<ServerCall>>> = const { RefCell::new(None) };
+    /// The call that has begun in the task that the calling thread polls.
+    static BEGUN: RefCell<Begun> = const { RefCell::new(Begun::NotExpected) };
 }
 
-/// Takes the call whose task the calling thread has just polled for the first time.
-pub(crate) fn begun() -> Option<Arc<ServerCall>> {
-    BEGUN.with(RefCell::take)
+enum Begun {
+    NotExpected,
+    Expected,
+    Call(Arc<ServerCall>),
+}
+
+/// Runs a function that polls a task for a handler in Python. Returns the call of the task if it has begun in this poll.
+pub(crate) fn beginning(poll: impl FnOnce()) -> Option<Arc<ServerCall>> {
+    BEGUN.replace(Begun::Expected);
+    poll();
+    match BEGUN.replace(Begun::NotExpected) {
+        Begun::Call(call) => Some(call),
+        Begun::NotExpected | Begun::Expected => None,
+    }
 }
 
 /// Marks the call as over when its task ends or is dropped.
@@ -79,13 +90,15 @@ pub(crate) async fn handle(
     let _over = Over(Arc::clone(&call));
     let mut is_begun = false;
     let (message, status) = poll_fn(|task| {
-        // The poll of the thread that has received the request: a task follows, which is polled as well.
-        if task.waker().will_wake(Waker::noop()) {
-            return Poll::Pending;
-        }
         if !is_begun {
-            is_begun = true;
-            BEGUN.with(|it| it.replace(Some(Arc::clone(&call))));
+            // The thread that has received the request polls first. The task that follows is polled where the handler runs.
+            is_begun = BEGUN.with_borrow_mut(|it| {
+                let is_expected = matches!(it, Begun::Expected);
+                if is_expected {
+                    *it = Begun::Call(Arc::clone(&call));
+                }
+                is_expected
+            });
         }
         call.poll_answer(task)
     })

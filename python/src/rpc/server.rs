@@ -13,9 +13,9 @@ use apus_rpc::{ServeError, Server, Serving, Spawn};
 use pyo3::prelude::*;
 
 use crate::errors::{IntoException, OrRaise};
-use crate::node::PyNode;
+use crate::node::{PyNode, seconds};
 use crate::reactor::{Outcome, Reactor, Receiver};
-use crate::rpc::handled::{begun, handle};
+use crate::rpc::handled::{beginning, handle};
 use crate::rpc::server_call::RpcServerCall;
 use crate::rpc::tasks::{GiveTasks, LoopTasks, QueueTasks, Task, TaskQueue};
 
@@ -91,7 +91,6 @@ struct Options {
 pub(crate) struct RpcServer {
     tasks: Arc<TaskQueue>,
     shutdown: Arc<Shutdown>,
-    serving: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 #[pymethods]
@@ -120,10 +119,10 @@ impl RpcServer {
             }
             ended.close();
         };
-        let thread = thread::Builder::new().name("apus-grpc".to_owned()).spawn(run)?;
+        thread::Builder::new().name("apus-grpc".to_owned()).spawn(run)?;
         let begun = py.detach(move || begins.recv());
         begun.unwrap_or(Ok(())).or_raise(py)?;
-        Ok(Self { tasks, shutdown, serving: Mutex::new(Some(thread)) })
+        Ok(Self { tasks, shutdown })
     }
 
     /// Waits for the next request; ``None`` when the server has ended.
@@ -137,11 +136,10 @@ impl RpcServer {
         self.shutdown.want();
     }
 
-    /// Whether the server has ended.
-    #[getter]
-    fn has_ended(&self) -> bool {
-        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        serving.as_ref().is_none_or(thread::JoinHandle::is_finished)
+    /// Waits until the server has ended, for at most this many seconds. Returns whether it has.
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = seconds(timeout)?;
+        Ok(py.detach(|| self.tasks.wait_closed(timeout)))
     }
 }
 
@@ -161,8 +159,8 @@ struct TaskReceiver {
 impl TaskReceiver {
     fn take(&self, py: Python<'_>, task: apus_rpc::BoxTask) -> PyResult<()> {
         let reactor = self.reactor.get();
-        let number = reactor.start_task(py, task);
-        let Some(call) = begun() else { return Ok(()) };
+        let mut number = 0;
+        let Some(call) = beginning(|| number = reactor.start_task(py, task)) else { return Ok(()) };
         let task = Task::InLoop(self.reactor.clone_ref(py), number);
         self.taker.call1(py, (RpcServerCall::new(call, task),)).map(drop)
     }

@@ -127,6 +127,11 @@ impl RpcServerCall {
     }
 
     /// Waits until the call is over.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        block_on(py, poll_fn(|task| self.call.poll_end(task)))
+    }
+
+    /// As ``end``.
     #[pyo3(signature = (reactor, future, /))]
     fn end_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
         let call = Arc::clone(&self.call);

@@ -9,12 +9,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use apus_rpc::{BoxTask, Spawn};
 use pyo3::prelude::*;
 
 use crate::reactor::Reactor;
-use crate::rpc::handled::{ServerCall, begun};
+use crate::rpc::handled::{ServerCall, beginning};
 
 /// A task that several threads poll, one at a time.
 pub(crate) struct SharedTask {
@@ -89,6 +90,7 @@ impl Task {
 pub(crate) struct TaskQueue {
     state: Mutex<Waiting>,
     changed: Condvar,
+    closed: Condvar,
 }
 
 #[derive(Default)]
@@ -117,9 +119,8 @@ impl TaskQueue {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            task.run();
             // A task that ends before its handler is of a request that nobody waits for.
-            if let Some(call) = begun() {
+            if let Some(call) = beginning(|| task.run()) {
                 return Some((call, task));
             }
         }
@@ -129,6 +130,22 @@ impl TaskQueue {
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
         self.changed.notify_all();
+        self.closed.notify_all();
+    }
+
+    /// Waits until the queue is closed, for at most this time. Returns whether it is.
+    pub(crate) fn wait_closed(&self, at_most: Duration) -> bool {
+        let until = Instant::now().checked_add(at_most);
+        let mut state = self.state();
+        while !state.is_closed {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            let waited = self.closed.wait_timeout(state, left.unwrap_or(at_most));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 }
 

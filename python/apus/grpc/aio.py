@@ -1,0 +1,851 @@
+"""gRPC over Apus for asyncio, as ``grpc.aio``.
+
+>>> async with apus.grpc.aio.insecure_channel("apus://localhost:4000") as channel: ...
+>>> server = apus.grpc.aio.server(4000)
+
+The thread of the event loop sends and receives itself. A channel and a server have nodes of their own unless they are given one.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+from grpc import aio as grpc_aio
+
+import apus
+import apus.aio
+from apus import _native
+from apus.errors import ApusError
+from apus.grpc._shared import (
+    CallDetails,
+    Methods,
+    Serializer,
+    Status,
+    code_of,
+    deserialized,
+    longest_received,
+    longest_sent,
+    metadata_of,
+    number_of,
+    port_of,
+    refuse_credentials,
+    serialized,
+    split_details,
+    trailers_of,
+    unavailable,
+)
+
+__all__ = ["AioRpcFailed", "Channel", "Server", "insecure_channel", "server"]
+
+_log = logging.getLogger("apus.grpc")
+
+# As in apus.aio: most handlers end before.
+_YOUNG = 0.001
+
+_PAUSE_FIRST, _PAUSE_LONGEST = 0.02, 1.0
+
+
+class AioRpcFailed(grpc_aio.AioRpcError):  # type: ignore[misc]
+    """The status of a call that has failed, as an exception of ``grpc.aio``."""
+
+    def __init__(self, status: Status, initial_metadata: Any = ()) -> None:
+        super().__init__(
+            code_of(status[0]),
+            _metadata(initial_metadata),
+            grpc_aio.Metadata(*trailers_of(status)),
+            status[1],
+            f"{code_of(status[0]).name}: {status[1]}",
+        )
+        self.apus_status = status
+        self.may_have_executed: bool = status[4]
+        """Whether a handler may have seen the request. If not, the call may be repeated, whatever its method does."""
+
+
+def _metadata(pairs: Any) -> grpc_aio.Metadata:
+    return grpc_aio.Metadata(*((name, value) for name, value in pairs or ()))
+
+
+def insecure_channel(
+    target: str,
+    options: Sequence[tuple[str, Any]] | None = None,
+    compression: grpc.Compression | None = None,
+    interceptors: Sequence[grpc_aio.ClientInterceptor] | None = None,
+    *,
+    node: apus.aio.Node | None = None,
+) -> "Channel":
+    """A channel to ``apus://HOST:PORT``, for the stubs of protoc. ``node`` is the node of the channel, which has one of its own without it."""
+    if interceptors:
+        raise ValueError("interceptors: not for channels of apus.grpc.aio")
+    return Channel(target, options, node)
+
+
+class Channel(grpc_aio.Channel):  # type: ignore[misc]
+    """Carries the calls of stubs. Made by ``insecure_channel``."""
+
+    def __init__(self, target: str, options: Any, node: apus.aio.Node | None) -> None:
+        self._target = target
+        self._options = options
+        self._node = node
+        self._owns_node = node is None
+        self._opening: asyncio.Future[_native.RpcChannel] | None = None
+        self._closed = False
+        self._calls: set[_Call] = set()
+        self.longest_sent = longest_sent(options)
+
+    async def opened(self) -> tuple[_native.RpcChannel, _native.Reactor]:
+        """The channel below, which is made with the first call."""
+        if self._closed:
+            raise grpc_aio.UsageError("Channel is closed.")
+        if self._node is None:
+            self._node = apus.aio.Node()
+        node = self._node
+        node._check()
+        if self._opening is None:
+            make = functools.partial(_native.RpcChannel, self._target, node._node, longest_received(self._options))
+            self._opening = asyncio.ensure_future(node._loop.run_in_executor(None, make))
+        if not self._opening.done():
+            await asyncio.wait([self._opening])
+        try:
+            return self._opening.result(), node._reactor
+        except ApusError as error:
+            self._opening = None
+            raise AioRpcFailed(unavailable(error)) from error
+
+    def unary_unary(
+        self, method: str, request_serializer: Serializer = None, response_deserializer: Serializer = None, _registered_method: bool | None = False
+    ) -> "_Method":
+        """A method with one request and one response."""
+        return _Method(self, method, request_serializer, response_deserializer, UnaryUnaryCall)
+
+    def unary_stream(
+        self, method: str, request_serializer: Serializer = None, response_deserializer: Serializer = None, _registered_method: bool | None = False
+    ) -> "_Method":
+        """A method with one request and a stream of responses."""
+        return _Method(self, method, request_serializer, response_deserializer, UnaryStreamCall)
+
+    def stream_unary(
+        self, method: str, request_serializer: Serializer = None, response_deserializer: Serializer = None, _registered_method: bool | None = False
+    ) -> "_StreamMethod":
+        """A method with a stream of requests and one response."""
+        return _StreamMethod(self, method, request_serializer, response_deserializer, StreamUnaryCall)
+
+    def stream_stream(
+        self, method: str, request_serializer: Serializer = None, response_deserializer: Serializer = None, _registered_method: bool | None = False
+    ) -> "_StreamMethod":
+        """A method with streams of requests and responses."""
+        return _StreamMethod(self, method, request_serializer, response_deserializer, StreamStreamCall)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """``IDLE`` before the first call, then ``READY``."""
+        if self._closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        is_open = self._opening is not None and self._opening.done()
+        return grpc.ChannelConnectivity.READY if is_open else grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the state is another one."""
+        pause = _PAUSE_FIRST
+        while self.get_state() is last_observed_state:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_LONGEST)
+
+    async def channel_ready(self) -> None:
+        """Waits until the server was reached."""
+        pause = _PAUSE_FIRST
+        while True:
+            try:
+                rpc, _ = await self.opened()
+                await asyncio.get_running_loop().run_in_executor(None, rpc.contact, 1.0)
+                return
+            except (ApusError, grpc_aio.AioRpcError):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_LONGEST)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Ends the channel. Calls that have not ended after ``grace`` seconds are cancelled."""
+        self._closed = True
+        tasks = [call._over for call in self._calls]
+        if tasks and grace:
+            await asyncio.wait(tasks, timeout=grace)
+        for call in list(self._calls):
+            call.cancel()
+        if self._owns_node and self._node is not None:
+            node, self._node = self._node, None
+            try:
+                await node.close()
+            except apus.UnfinishedError:
+                pass
+
+    async def __aenter__(self) -> "Channel":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+class _Method:
+    """A method of a channel."""
+
+    def __init__(
+        self, channel: Channel, path: str, serializer: Serializer, deserializer: Serializer, call: "type[_Call]"
+    ) -> None:
+        self.channel = channel
+        self.path = path
+        self._serializer = serializer
+        self._deserializer = deserializer
+        self._call = call
+
+    def __call__(
+        self, request: Any, *, timeout: float | None = None, metadata: Any = None, credentials: Any = None,
+        wait_for_ready: bool | None = None, compression: Any = None,
+    ) -> Any:
+        """Begins a call."""
+        refuse_credentials(credentials)
+        return self._call(self, request, timeout, metadata, bool(wait_for_ready))
+
+    def serialized(self, request: Any) -> Any:
+        """A request as bytes."""
+        message = serialized(request, self._serializer)
+        longest = self.channel.longest_sent
+        if len(message) > longest:
+            raise AioRpcFailed((8, f"Sent message larger than max ({len(message)} vs. {longest})", b"", [], False))
+        return message
+
+    def deserialized(self, message: Any) -> Any:
+        """A response as a value."""
+        return deserialized(message, self._deserializer)
+
+
+class _StreamMethod(_Method):
+    """A method with a stream of requests."""
+
+    def __call__(
+        self, request_iterator: Any = None, timeout: float | None = None, metadata: Any = None, credentials: Any = None,
+        wait_for_ready: bool | None = None, compression: Any = None,
+    ) -> Any:
+        """Begins a call."""
+        refuse_credentials(credentials)
+        return self._call(self, request_iterator, timeout, metadata, bool(wait_for_ready))
+
+
+async def _operation(reactor: _native.Reactor, start: Callable[..., int]) -> Any:
+    """Awaits an operation of the native module."""
+    future = asyncio.get_running_loop().create_future()
+    number = start(reactor, future)
+    if future.done():
+        return future.result()
+    try:
+        return await future
+    finally:
+        reactor.cancel(number)
+
+
+class _Call(grpc_aio.Call):  # type: ignore[misc]
+    """A call that has begun, or is about to."""
+
+    has_request_stream = False
+
+    def __init__(self, method: _Method, request: Any, timeout: float | None, metadata: Any, wait_for_ready: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._method = method
+        self._request = request
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._pairs = list(metadata) if metadata is not None else None
+        self._wait_for_ready = wait_for_ready
+        self._call: _native.RpcCall | None = None
+        self._reactor: _native.Reactor | None = None
+        self._status: Status | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._sending: asyncio.Task[None] | None = None
+        method.channel._calls.add(self)
+        self._task: asyncio.Task[Any] = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ran)
+
+    async def _run(self) -> Any:
+        """Begins the call. Calls with one response wait for it."""
+        raise NotImplementedError
+
+    def _ran(self, task: "asyncio.Task[Any]") -> None:
+        if task.cancelled():
+            self._end((1, "Locally cancelled by application!", b"", [], True))
+        elif (error := task.exception()) is not None and self._status is None:
+            status = getattr(error, "apus_status", None)
+            self._end(status or (2, str(error), b"", [], True))
+
+    async def _begin(self) -> _native.RpcCall:
+        rpc, self._reactor = await self._method.channel.opened()
+        first = None if self.has_request_stream else self._method.serialized(self._request)
+        timeout = None if self._until is None else self._until - time.monotonic()
+        call = rpc.start(self._method.path, self._pairs, timeout, first, not self.has_request_stream)
+        self._call = call
+        if not self._begun.done():
+            self._begun.set_result(None)
+        return call
+
+    async def _next(self, call: _native.RpcCall) -> Any:
+        """The next response, or ``None`` at the end, when there is a status."""
+        assert self._reactor is not None
+        message = await _operation(self._reactor, call.read_in)
+        if message is None:
+            self._end(call.status or (2, "the call is not over", b"", [], True))
+        return message
+
+    def _end(self, status: Status) -> None:
+        if self._status is not None:
+            return
+        self._status = status
+        if self._call is not None:
+            self._call.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+        self._method.channel._calls.discard(self)
+        for future in (self._begun, self._over):
+            if not future.done():
+                future.set_result(None)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def _failure(self) -> AioRpcFailed:
+        assert self._status is not None
+        return AioRpcFailed(self._status, self._call.metadata if self._call is not None else ())
+
+    def cancelled(self) -> bool:
+        """Whether the call has ended with ``CANCELLED``."""
+        return self._status is not None and self._status[0] == 1
+
+    def done(self) -> bool:
+        """Whether the call is over."""
+        return self._status is not None
+
+    def time_remaining(self) -> float | None:
+        """The seconds until the deadline."""
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    def cancel(self) -> bool:
+        """Gives the call up."""
+        if self.done():
+            return False
+        self._end((1, "Locally cancelled by application!", b"", [], True))
+        self._task.cancel()
+        return True
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Calls the callback with this call when it is over."""
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def _finished(self) -> Status:
+        if self._status is None:
+            await asyncio.wait([self._over])
+        assert self._status is not None
+        return self._status
+
+    async def _started(self) -> None:
+        """Waits until the call has begun."""
+        if not self._begun.done():
+            await asyncio.wait([self._begun])
+
+    async def initial_metadata(self) -> grpc_aio.Metadata:
+        """The metadata before the response."""
+        await self._started()
+        if self._call is None:
+            return grpc_aio.Metadata()
+        if self._status is None:
+            assert self._reactor is not None
+            await _operation(self._reactor, self._call.head_in)
+        return _metadata(self._call.metadata)
+
+    async def trailing_metadata(self) -> grpc_aio.Metadata:
+        """The metadata after the response."""
+        return grpc_aio.Metadata(*trailers_of(await self._finished()))
+
+    async def code(self) -> grpc.StatusCode:
+        """The code."""
+        return code_of((await self._finished())[0])
+
+    async def details(self) -> str:
+        """The message of the status."""
+        return (await self._finished())[1]
+
+    async def debug_error_string(self) -> str:
+        """A text for logs."""
+        return str(AioRpcFailed(await self._finished()).debug_error_string())
+
+    async def wait_for_connection(self) -> None:
+        """Waits until the call has begun."""
+        await self._started()
+
+
+class _OneResponse(_Call):
+    """A call with one response."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            return (yield from self._task.__await__())
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    async def _response(self, call: _native.RpcCall) -> Any:
+        message = await self._next(call)
+        if message is None:
+            raise self._failure()
+        if await self._next(call) is not None:
+            self._end((13, "Too many responses", b"", [], True))
+        assert self._status is not None
+        if self._status[0] != 0:
+            raise self._failure()
+        return self._method.deserialized(message)
+
+
+class UnaryUnaryCall(_OneResponse, grpc_aio.UnaryUnaryCall):  # type: ignore[misc]
+    """A call with one request and one response, which is awaited."""
+
+    async def _run(self) -> Any:
+        pause = _PAUSE_FIRST
+        while True:
+            call = await self._begin()
+            if not self._wait_for_ready:
+                return await self._response(call)
+            assert self._reactor is not None
+            message = await _operation(self._reactor, call.head_in)
+            status = call.status
+            if status is None or status[0] != 14 or status[4]:
+                return await self._response(call)
+            left = self.time_remaining()
+            if left is not None and left <= pause:
+                self._end((4, "Deadline Exceeded", b"", [], False))
+                raise self._failure()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_LONGEST)
+
+
+class _ManyResponses(_Call):
+    """A call with a stream of responses."""
+
+    async def _run(self) -> None:
+        await self._begin()
+
+    async def read(self) -> Any:
+        """The next response, or ``grpc.aio.EOF``."""
+        await self._started()
+        message = None
+        if self._status is None and self._call is not None:
+            message = await self._next(self._call)
+        if message is not None:
+            return self._method.deserialized(message)
+        if self._status is None:
+            await self._task
+        assert self._status is not None
+        if self._status[0] == 0:
+            return grpc_aio.EOF
+        if self.cancelled() and self._task.cancelled():
+            raise asyncio.CancelledError()
+        raise self._failure()
+
+    async def _all(self) -> AsyncIterator[Any]:
+        try:
+            while (response := await self.read()) is not grpc_aio.EOF:
+                yield response
+        finally:
+            self.cancel()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._all()
+
+
+class UnaryStreamCall(_ManyResponses, grpc_aio.UnaryStreamCall):  # type: ignore[misc]
+    """A call with one request and a stream of responses."""
+
+
+class _ManyRequests(_Call):
+    """A call with a stream of requests: an iterable that was given, or those of ``write``."""
+
+    has_request_stream = True
+
+    def _send_iterable(self) -> None:
+        if self._request is not None:
+            self._sending = self._loop.create_task(self._send(self._request))
+
+    async def _send(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
+        try:
+            if isinstance(requests, AsyncIterable):
+                async for request in requests:
+                    if not await self._write(request):
+                        return
+            else:
+                for request in requests:
+                    if not await self._write(request):
+                        return
+            assert self._call is not None
+            self._call.close_sender()
+        except Exception:
+            _log.exception("the requests of a call have raised")
+            self.cancel()
+
+    async def _write(self, request: Any) -> bool:
+        assert self._call is not None and self._reactor is not None
+        message = self._method.serialized(request)
+        return bool(await _operation(self._reactor, functools.partial(self._call.send_in, message)))
+
+    async def write(self, request: Any) -> None:
+        """Sends a request."""
+        if self._request is not None:
+            raise grpc_aio.UsageError("The iterator and read/write APIs may not be mixed on a single RPC.")
+        await self._started()
+        if self._call is None or not await self._write(request):
+            if self._call is not None:
+                while await self._next(self._call) is not None:
+                    pass
+            raise asyncio.InvalidStateError("RPC already finished.")
+
+    async def done_writing(self) -> None:
+        """Ends the requests."""
+        await self._started()
+        if self._call is not None:
+            self._call.close_sender()
+
+
+class StreamUnaryCall(_ManyRequests, _OneResponse, grpc_aio.StreamUnaryCall):  # type: ignore[misc]
+    """A call with a stream of requests and one response, which is awaited."""
+
+    async def _run(self) -> Any:
+        call = await self._begin()
+        self._send_iterable()
+        return await self._response(call)
+
+
+class StreamStreamCall(_ManyRequests, _ManyResponses, grpc_aio.StreamStreamCall):  # type: ignore[misc]
+    """A call with streams of requests and responses."""
+
+    async def _run(self) -> None:
+        await self._begin()
+        self._send_iterable()
+
+
+def server(
+    port: int | None = None,
+    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+    interceptors: Sequence[grpc_aio.ServerInterceptor] | None = None,
+    options: Sequence[tuple[str, Any]] | None = None,
+    maximum_concurrent_rpcs: int | None = None,
+    compression: grpc.Compression | None = None,
+    *,
+    node: apus.aio.Node | None = None,
+) -> "Server":
+    """A server at a port of Apus, for the servicers of protoc. ``node`` is the node that serves; without it, the server starts one at UDP
+    port 20146. Plain functions as handlers run in the thread of the loop."""
+    return Server(port, handlers, interceptors, options, maximum_concurrent_rpcs, node)
+
+
+class Context(grpc_aio.ServicerContext):  # type: ignore[misc]
+    """The context of a call in its handler."""
+
+    def __init__(self, call: _native.RpcServerCall, reactor: _native.Reactor) -> None:
+        self._call = call
+        self._reactor = reactor
+        self._handler: Any = None
+        self._code: Any = None
+        self._details: Any = ""
+        self._trailers: Any = ()
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._has_written = False
+
+    async def read(self) -> Any:
+        """The next request, or ``grpc.aio.EOF``."""
+        message = await _operation(self._reactor, self._call.read_in)
+        if message is None:
+            return grpc_aio.EOF
+        return deserialized(message, self._handler.request_deserializer)
+
+    async def write(self, message: Any) -> None:
+        """Sends a response, of several."""
+        self._has_written = True
+        response = serialized(message, self._handler.response_serializer)
+        if not await _operation(self._reactor, functools.partial(self._call.send_in, response)):
+            raise asyncio.CancelledError()
+
+    async def send_initial_metadata(self, initial_metadata: Any) -> None:
+        """Sends metadata before the response is there."""
+        self._call.set_metadata(initial_metadata, True)
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+        """Ends the call with a status, by an exception."""
+        if number_of(code) == 0:
+            code, details = grpc.StatusCode.UNKNOWN, ""
+        self._code, self._details = code, details
+        if trailing_metadata:
+            self._trailers = trailing_metadata
+        raise grpc_aio.AbortError("Locally aborted.")
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        """As ``abort``, with the parts of a status."""
+        await self.abort(status.code, status.details, status.trailing_metadata)
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Sets the metadata after the response."""
+        self._trailers = trailing_metadata
+
+    def invocation_metadata(self) -> Any:
+        """The metadata of the request."""
+        return metadata_of(self._call.metadata)
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Sets the code with which the call ends."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """Sets the message of the status."""
+        self._details = details
+
+    def set_compression(self, compression: Any) -> None:
+        """Messages are not compressed."""
+
+    def disable_next_message_compression(self) -> None:
+        """Messages are not compressed."""
+
+    def peer(self) -> str:
+        """The address of the client, which is not authenticated."""
+        return f"apus://{self._call.peer}"
+
+    def peer_identities(self) -> list[bytes] | None:
+        """The name of the client's certificate."""
+        identity = self._call.identity
+        return None if identity is None else [identity.encode()]
+
+    def peer_identity_key(self) -> str | None:
+        """The kind of the name."""
+        return None if self._call.identity is None else "apus_peer"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """The name of the client's certificate, by its kind."""
+        identity = self._call.identity
+        return {} if identity is None else {"apus_peer": [identity.encode()]}
+
+    def time_remaining(self) -> float | None:
+        """The seconds until the deadline of the call."""
+        return self._call.remaining
+
+    def trailing_metadata(self) -> Any:
+        """The metadata after the response."""
+        return self._trailers
+
+    def code(self) -> Any:
+        """The code with which the call ends."""
+        return self._code
+
+    def details(self) -> Any:
+        """The message of the status."""
+        return self._details
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Calls the callback when the handler has ended."""
+        self._callbacks.append(callback)
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the response."""
+        return self._call.is_over
+
+    def done(self) -> bool:
+        """Whether the call is over."""
+        return self._call.is_over
+
+    def finish(self, response: Any, failure: tuple[int, str] | None = None) -> None:
+        """Ends the call: with a response, or a failure of the handler that has set no code."""
+        code = number_of(self._code) if self._code is not None else 0
+        details = self._details.decode() if isinstance(self._details, bytes) else self._details or ""
+        if failure is not None and code == 0:
+            code, details = failure
+        trailers, status_details = split_details(self._trailers)
+        self._call.finish(response if code == 0 else None, code, details, status_details, trailers or None)
+
+    def over(self) -> None:
+        """Runs the callbacks."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class Server(grpc_aio.Server):  # type: ignore[misc]
+    """Serves generated servicers in an event loop. Made by ``server``."""
+
+    def __init__(
+        self,
+        port: int | None,
+        handlers: Sequence[grpc.GenericRpcHandler] | None,
+        interceptors: Sequence[grpc_aio.ServerInterceptor] | None,
+        options: Any,
+        maximum_concurrent_rpcs: int | None,
+        node: apus.aio.Node | None,
+    ) -> None:
+        self._port = port
+        self._methods = Methods(handlers)
+        self._find: Callable[[CallDetails], Any] = self._find_method
+        for interceptor in reversed(interceptors or ()):
+            self._find = functools.partial(interceptor.intercept_service, self._find)
+        self._options = options
+        self._concurrency = maximum_concurrent_rpcs
+        self._node = node
+        self._owns_node = node is None
+        self._rpc: _native.AsyncRpcServer | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._young: list[tuple[asyncio.Task[None], _native.RpcServerCall]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def _find_method(self, details: CallDetails) -> Any:
+        return self._methods.find(details)
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Adds services, as generated code does."""
+        self._methods.generic.extend(generic_rpc_handlers)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler]) -> None:
+        """Adds the methods of a service, as generated code does."""
+        self._methods.register(service_name, method_handlers)
+
+    def add_insecure_port(self, address: str) -> int:
+        """Sets the port, as ``apus://[::]:PORT``."""
+        port = port_of(address)
+        if self._port not in (None, port):
+            raise ValueError(f"the server has the port {self._port}")
+        self._port = port
+        return port
+
+    def add_secure_port(self, address: str, server_credentials: Any) -> int:
+        """Not for Apus, which has certificates of nodes (settings ``tls_*``)."""
+        raise ValueError("a node with a certificate speaks sealed: apus.aio.Node(tls_cert=..., tls_key=..., tls_ca=...)")
+
+    async def start(self) -> None:
+        """Opens the port, and serves."""
+        if self._port is None:
+            raise ValueError("the server has no port: apus.grpc.aio.server(4000)")
+        loop = asyncio.get_running_loop()
+        if self._node is None:
+            self._node = apus.aio.Node(server=True)
+        self._loop, self._reactor = loop, self._node._reactor
+        self._ended, self._stopped = loop.create_future(), loop.create_future()
+        longest = longest_received(self._options)
+        self._rpc = _native.AsyncRpcServer(
+            self._node._node, self._port, self._concurrency, longest, self._reactor, self._take, self._ended
+        )
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuses further calls, and cancels those that have not ended after ``grace`` seconds."""
+        if self._rpc is None or self._ended is None or self._stopped is None:
+            return
+        if self._stopping:
+            await asyncio.wait([self._stopped])
+            return
+        self._stopping = True
+        self._rpc.shutdown()
+        await asyncio.wait([self._ended], timeout=grace or 0.0)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait([self._ended], timeout=1.0)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._owns_node and self._node is not None:
+            try:
+                await self._node.close(1.0)
+            except apus.UnfinishedError:
+                pass
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        """Waits until the server has ended. Returns whether it has within the time."""
+        assert self._stopped is not None, "the server was not started"
+        done, _ = await asyncio.wait([self._stopped], timeout=timeout)
+        return bool(done)
+
+    def _take(self, call: _native.RpcServerCall) -> None:
+        task = self._loop.create_task(self._handle(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._young.append((task, call))
+        if self._timer is None:
+            self._timer = self._loop.call_later(_YOUNG, self._watch)
+
+    def _watch(self) -> None:
+        """Watches the handlers that go on, and cancels those whose calls end."""
+        young, self._young = self._young, []
+        self._timer = None
+        for task, call in young:
+            if not task.done():
+                future = self._loop.create_future()
+                number = call.end_in(self._reactor, future)
+                future.add_done_callback(functools.partial(_cancel, task))
+                task.add_done_callback(functools.partial(_forget, self._reactor, number))
+
+    async def _handle(self, call: _native.RpcServerCall) -> None:
+        context = Context(call, self._reactor)
+        try:
+            handler = await self._find(CallDetails(call.path, context.invocation_metadata()))
+            if handler is None:
+                return context.finish(None, (12, "Method not found!"))
+            context._handler = handler
+            await self._answer(call, context, handler)
+        except grpc_aio.AbortError:
+            context.finish(None, (2, ""))
+        except asyncio.CancelledError:
+            # The call is over, or the server stops.
+            context.finish(None, (1, "the handler was cancelled"))
+        except Exception as error:
+            if call.is_over:
+                return
+            _log.exception("Unexpected %s raised by servicer method", type(error).__name__)
+            context.finish(None, (2, f"Unexpected {type(error)}: {error}"))
+        finally:
+            context.over()
+
+    async def _answer(self, call: _native.RpcServerCall, context: Context, handler: Any) -> None:
+        if handler.request_streaming:
+            request: Any = _requests(context)
+        else:
+            message = await _operation(self._reactor, call.read_in)
+            if message is None:
+                return context.finish(None, call.fault or (13, "the call has no request"))
+            request = deserialized(message, handler.request_deserializer)
+        kind = ("stream" if handler.request_streaming else "unary") + ("_stream" if handler.response_streaming else "_unary")
+        result = getattr(handler, kind)(request, context)
+        if inspect.isawaitable(result):
+            result = await result
+        if not handler.response_streaming:
+            is_failed = context.code() is not None and number_of(context.code()) != 0
+            return context.finish(None if is_failed else serialized(result, handler.response_serializer))
+        if isinstance(result, AsyncIterable):
+            async for response in result:
+                await context.write(response)
+        elif result is not None:
+            for response in result:
+                await context.write(response)
+        context.finish(None)
+
+
+def _cancel(task: "asyncio.Task[None]", future: "asyncio.Future[None]") -> None:
+    if not task.done() and not future.cancelled():
+        task.cancel()
+
+
+def _forget(reactor: _native.Reactor, number: int, task: "asyncio.Task[None]") -> None:
+    reactor.cancel(number)
+
+
+async def _requests(context: Context) -> AsyncIterator[Any]:
+    while (request := await context.read()) is not grpc_aio.EOF:
+        yield request

@@ -1,0 +1,468 @@
+"""gRPC's stubs and servicers over Apus, as protoc makes them."""
+
+import asyncio
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import apus
+import apus.aio
+import pytest
+from conftest import node, program
+
+grpc = pytest.importorskip("grpc", reason="skipped: gRPC: grpcio is not installed")
+protoc = pytest.importorskip("grpc_tools.protoc", reason="skipped: gRPC: grpcio-tools is not installed")
+
+import apus.grpc  # noqa: E402
+import apus.grpc.aio  # noqa: E402
+from grpc import StatusCode  # noqa: E402
+
+PROTOS = Path(__file__).parent.parent.parent / "crates" / "apus-tonic" / "proto"
+
+
+class Generated:
+    """The modules that protoc makes."""
+
+    hello: Any
+    hello_grpc: Any
+    route: Any
+    route_grpc: Any
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    if not PROTOS.is_dir():
+        pytest.skip("skipped: gRPC: the services of apus-tonic are not here")
+    out = tmp_path_factory.mktemp("generated")
+    protos = ["helloworld.proto", "routeguide.proto"]
+    arguments = ["protoc", f"-I{PROTOS}", f"--python_out={out}", f"--grpc_python_out={out}", *protos]
+    assert protoc.main(arguments) == 0
+    sys.path.insert(0, str(out))
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    made = Generated()
+    made.hello, made.hello_grpc = module("helloworld_pb2"), module("helloworld_pb2_grpc")
+    made.route, made.route_grpc = module("routeguide_pb2"), module("routeguide_pb2_grpc")
+    return made
+
+
+def servicers(generated: Generated, server: Any) -> "Seen":
+    """Adds both services to a server, with handlers for threads."""
+    seen = Seen()
+    route = generated.route
+
+    class Greeter(generated.hello_grpc.GreeterServicer):  # type: ignore[misc, name-defined]
+        def SayHello(self, request: Any, context: Any) -> Any:
+            seen.metadata = dict(context.invocation_metadata())
+            seen.remaining = context.time_remaining()
+            match request.name:
+                case "abort":
+                    context.set_trailing_metadata((("cost", "3"), ("picture-bin", b"\x00\xff"), ("grpc-status-details-bin", b"details")))
+                    context.abort(StatusCode.NOT_FOUND, "nobody of this name ☺")
+                case "code":
+                    context.set_code(StatusCode.OUT_OF_RANGE)
+                    context.set_details("out of range")
+                    return generated.hello.HelloReply()
+                case "raise":
+                    raise ValueError("on purpose")
+                case "wait":
+                    context.add_callback(seen.over.set)
+                    seen.begun.set()
+                    seen.over.wait(60)
+                    seen.was_active = context.is_active()
+            context.send_initial_metadata((("x-initial", "early"),))
+            context.set_trailing_metadata((("x-trailing", "late"),))
+            return generated.hello.HelloReply(message=f"Hello {request.name}!")
+
+    class RouteGuide(generated.route_grpc.RouteGuideServicer):  # type: ignore[misc, name-defined]
+        def ListFeatures(self, request: Any, context: Any) -> Iterator[Any]:
+            for number in range(request.high.latitude):
+                yield route.Feature(name="x" * 1000, location=route.Point(latitude=number))
+            if request.low.latitude:
+                context.abort(StatusCode.DATA_LOSS, "the rest is lost")
+
+        def RecordRoute(self, request_iterator: Iterator[Any], context: Any) -> Any:
+            count = sum(1 for _ in request_iterator)
+            return route.RouteSummary(point_count=count)
+
+        def RouteChat(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
+            for note in request_iterator:
+                yield route.RouteNote(message=f"echo {note.message}")
+
+    generated.hello_grpc.add_GreeterServicer_to_server(Greeter(), server)
+    generated.route_grpc.add_RouteGuideServicer_to_server(RouteGuide(), server)
+    return seen
+
+
+class Seen:
+    """What handlers have seen."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.remaining: float | None = None
+        self.begun = threading.Event()
+        self.over = threading.Event()
+        self.was_active: bool | None = None
+
+
+@contextmanager
+def serving(generated: Generated, way: dict[str, str] | None = None, **options: Any) -> Iterator[tuple[str, Seen]]:
+    with node(way) as own:
+        server = apus.grpc.server(4000, node=own, **options)
+        seen = servicers(generated, server)
+        server.start()
+        try:
+            yield f"apus://{own.address(4000)}", seen
+        finally:
+            server.stop(0).wait()
+
+
+def test_a_unary_call(generated: Generated, way: dict[str, str]) -> None:
+    with serving(generated, way) as (target, seen), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+        metadata = (("x-tenant-id", "7"), ("picture-bin", b"\x00\xff"))
+        reply, call = stub.SayHello.with_call(generated.hello.HelloRequest(name="ada"), timeout=30, metadata=metadata)
+        assert reply.message == "Hello ada!" and call.code() is StatusCode.OK
+        assert dict(call.initial_metadata()) == {"x-initial": "early"} and dict(call.trailing_metadata()) == {"x-trailing": "late"}
+        assert seen.metadata["x-tenant-id"] == "7" and seen.metadata["picture-bin"] == b"\x00\xff"
+        assert seen.remaining is not None and 0 < seen.remaining <= 30
+        long = "x" * 1_000_000
+        assert stub.SayHello(generated.hello.HelloRequest(name=long), timeout=30).message == f"Hello {long}!"
+        futures = [stub.SayHello.future(generated.hello.HelloRequest(name=str(number)), timeout=30) for number in range(20)]
+        assert [future.result().message for future in futures] == [f"Hello {number}!" for number in range(20)]
+        grpc.channel_ready_future(channel).result(timeout=30)
+
+
+def test_failures_have_grpcs_codes(generated: Generated) -> None:
+    with serving(generated) as (target, _), apus.grpc.insecure_channel(target) as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+
+        def failure(name: str, timeout: float = 30) -> Any:
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.SayHello(generated.hello.HelloRequest(name=name), timeout=timeout)
+            return caught.value
+
+        error = failure("abort")
+        assert (error.code(), error.details(), error.may_have_executed) == (StatusCode.NOT_FOUND, "nobody of this name ☺", True)
+        trailers = dict(error.trailing_metadata())
+        assert trailers == {"cost": "3", "picture-bin": b"\x00\xff", "grpc-status-details-bin": b"details"}
+        assert failure("code").code() is StatusCode.OUT_OF_RANGE
+        error = failure("raise")
+        assert error.code() is StatusCode.UNKNOWN and "on purpose" in error.details()
+        assert failure("wait", timeout=0.1).code() is StatusCode.DEADLINE_EXCEEDED
+        with pytest.raises(grpc.RpcError) as caught:
+            generated.route_grpc.RouteGuideStub(channel).GetFeature(generated.route.Point(), timeout=30)
+        assert caught.value.code() is StatusCode.UNIMPLEMENTED
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/no.Such/Method")(b"", timeout=30)
+        assert caught.value.code() is StatusCode.UNIMPLEMENTED
+        with pytest.raises(ValueError):
+            stub.SayHello(generated.hello.HelloRequest(), metadata=(("Wrong Name", "x"),))
+    with apus.grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
+        generated.hello_grpc.GreeterStub(channel).SayHello(generated.hello.HelloRequest(), timeout=30)
+    assert caught.value.code() is StatusCode.UNAVAILABLE and not caught.value.may_have_executed
+
+
+def test_a_call_that_is_cancelled_ends_its_handler(generated: Generated) -> None:
+    with serving(generated) as (target, seen), apus.grpc.insecure_channel(target) as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+        future = stub.SayHello.future(generated.hello.HelloRequest(name="wait"))
+        assert seen.begun.wait(30)
+        assert future.cancel()
+        with pytest.raises(grpc.FutureCancelledError):
+            future.result(timeout=30)
+        assert seen.over.wait(30)
+        while seen.was_active is None:
+            time.sleep(0)
+        assert seen.was_active is False
+
+
+def test_messages_have_a_limit(generated: Generated) -> None:
+    long = generated.hello.HelloRequest(name="x" * 200_000)
+    with serving(generated, options=[("grpc.max_receive_message_length", 100_000)]) as (target, _):
+        with apus.grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
+            generated.hello_grpc.GreeterStub(channel).SayHello(long, timeout=30)
+        assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
+    with serving(generated) as (target, _):
+        for option in ("grpc.max_receive_message_length", "grpc.max_send_message_length"):
+            with apus.grpc.insecure_channel(target, options=[(option, 100_000)]) as channel:
+                with pytest.raises(grpc.RpcError) as caught:
+                    generated.hello_grpc.GreeterStub(channel).SayHello(long, timeout=30)
+                assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_streams(generated: Generated, way: dict[str, str]) -> None:
+    route = generated.route
+    with serving(generated, way) as (target, _), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:
+        stub = generated.route_grpc.RouteGuideStub(channel)
+        area = route.Area(high=route.Point(latitude=500))
+        features = stub.ListFeatures(area, timeout=60)
+        assert [feature.location.latitude for feature in features] == list(range(500))
+        assert features.code() is StatusCode.OK
+        area.low.latitude = 1
+        features = stub.ListFeatures(area, timeout=60)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(features)
+        assert caught.value.code() is StatusCode.DATA_LOSS and features.details() == "the rest is lost"
+        points = (route.Point(latitude=number) for number in range(2000))
+        assert stub.RecordRoute(points, timeout=60).point_count == 2000
+        summary, call = stub.RecordRoute.with_call(iter([route.Point()]), timeout=60)
+        assert summary.point_count == 1 and call.code() is StatusCode.OK
+        assert stub.RecordRoute.future(iter([route.Point()]), timeout=60).result().point_count == 1
+        chat = stub.RouteChat(iter([route.RouteNote(message=str(number)) for number in range(100)]), timeout=60)
+        assert [note.message for note in chat] == [f"echo {number}" for number in range(100)]
+        # Each request waits for the answer to the one before.
+        answers: list[str] = []
+        answered = threading.Semaphore(1)
+
+        def notes() -> Iterator[Any]:
+            for number in range(10):
+                assert answered.acquire(timeout=30)
+                yield route.RouteNote(message=str(number))
+
+        for note in stub.RouteChat(notes(), timeout=60):
+            answers.append(note.message)
+            answered.release()
+        assert answers == [f"echo {number}" for number in range(10)]
+        # A stream that is dropped is given up.
+        endless = stub.ListFeatures(route.Area(high=route.Point(latitude=1_000_000)), timeout=60)
+        assert next(endless).location.latitude == 0
+        endless.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(endless)
+        assert caught.value.code() is StatusCode.CANCELLED
+
+
+def test_interceptors_of_both_sides(generated: Generated) -> None:
+    class Admit(grpc.ServerInterceptor):  # type: ignore[misc]
+        def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+            if ("authorization", "secret") in [tuple(pair) for pair in handler_call_details.invocation_metadata]:
+                return continuation(handler_call_details)
+
+            def refuse(request: Any, context: Any) -> None:
+                context.abort(StatusCode.UNAUTHENTICATED, "no token")
+
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    class Token(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+            details = client_call_details._replace(metadata=[("authorization", "secret")])
+            return continuation(details, request)
+
+    with serving(generated, interceptors=[Admit()]) as (target, _), apus.grpc.insecure_channel(target) as channel:
+        request = generated.hello.HelloRequest(name="ada")
+        with pytest.raises(grpc.RpcError) as caught:
+            generated.hello_grpc.GreeterStub(channel).SayHello(request, timeout=30)
+        assert caught.value.code() is StatusCode.UNAUTHENTICATED
+        intercepted = grpc.intercept_channel(channel, Token())
+        assert generated.hello_grpc.GreeterStub(intercepted).SayHello(request, timeout=30).message == "Hello ada!"
+
+
+def test_a_call_waits_until_its_server_is_ready(generated: Generated) -> None:
+    with node() as own, apus.grpc.insecure_channel(f"apus://{own.address(4000)}") as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+        reply = stub.SayHello.future(generated.hello.HelloRequest(name="x"), timeout=30)
+        with pytest.raises(grpc.RpcError):
+            reply.result()
+        replies: list[str] = []
+        request = generated.hello.HelloRequest(name="ada")
+        waiting = threading.Thread(target=lambda: replies.append(stub.SayHello(request, timeout=60, wait_for_ready=True).message))
+        waiting.start()
+        server = apus.grpc.server(4000, node=own)
+        servicers(generated, server)
+        server.start()
+        waiting.join()
+        assert replies == ["Hello ada!"]
+        with pytest.raises(apus.OpenError):
+            apus.grpc.server(4000, node=own).start()
+        server.stop(None).wait()
+        assert server.wait_for_termination() is False
+
+
+def test_the_same_services_over_tcp(generated: Generated) -> None:
+    with node() as own:
+        server = apus.grpc.server(node=own)
+        servicers(generated, server)
+        assert server.add_insecure_port("apus://[::]:4000") == 4000
+        with pytest.raises(ValueError):
+            server.add_insecure_port("[::]:50051")
+        server.also_tcp("unix-abstract:apus-test-%d" % os.getpid())
+        server.start()
+        with grpc.insecure_channel("unix-abstract:apus-test-%d" % os.getpid()) as channel:
+            stub = generated.hello_grpc.GreeterStub(channel)
+            assert stub.SayHello(generated.hello.HelloRequest(name="tcp"), timeout=30).message == "Hello tcp!"
+        server.stop(0).wait()
+
+
+def async_servicers(generated: Generated, server: Any) -> "AsyncSeen":
+    seen = AsyncSeen()
+    route = generated.route
+
+    class Greeter(generated.hello_grpc.GreeterServicer):  # type: ignore[misc, name-defined]
+        async def SayHello(self, request: Any, context: Any) -> Any:
+            if request.name == "abort":
+                await context.abort(StatusCode.NOT_FOUND, "nobody", (("cost", "3"),))
+            if request.name == "wait":
+                seen.begun.set()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    seen.over.set()
+            if request.name == "raise":
+                raise ValueError("on purpose")
+            await context.send_initial_metadata((("x-initial", "early"),))
+            context.set_trailing_metadata((("x-trailing", "late"),))
+            return generated.hello.HelloReply(message=f"Hello {request.name}!")
+
+    class RouteGuide(generated.route_grpc.RouteGuideServicer):  # type: ignore[misc, name-defined]
+        async def ListFeatures(self, request: Any, context: Any) -> Any:
+            for number in range(request.high.latitude):
+                yield route.Feature(name="x" * 1000, location=route.Point(latitude=number))
+
+        async def RecordRoute(self, request_iterator: Any, context: Any) -> Any:
+            count = 0
+            async for _ in request_iterator:
+                count += 1
+            return route.RouteSummary(point_count=count)
+
+        async def RouteChat(self, request_iterator: Any, context: Any) -> None:
+            while (note := await context.read()) is not grpc.aio.EOF:
+                await context.write(route.RouteNote(message=f"echo {note.message}"))
+
+    generated.hello_grpc.add_GreeterServicer_to_server(Greeter(), server)
+    generated.route_grpc.add_RouteGuideServicer_to_server(RouteGuide(), server)
+    return seen
+
+
+class AsyncSeen:
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.over = asyncio.Event()
+
+
+async def async_calls(generated: Generated, target: str, way: dict[str, str]) -> None:
+    """All forms of methods, and failures."""
+    hello, route = generated.hello, generated.route
+    async with apus.aio.Node(listen="127.0.0.1:0", **way) as own, apus.grpc.aio.insecure_channel(target, node=own) as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+        call = stub.SayHello(hello.HelloRequest(name="ada"), timeout=30)
+        assert (await call).message == "Hello ada!" and await call.code() is StatusCode.OK
+        assert dict(await call.initial_metadata()) == {"x-initial": "early"}
+        assert dict(await call.trailing_metadata()) == {"x-trailing": "late"}
+        replies = await asyncio.gather(*(stub.SayHello(hello.HelloRequest(name=str(number)), timeout=60) for number in range(100)))
+        assert [reply.message for reply in replies] == [f"Hello {number}!" for number in range(100)]
+        for name, code in (("abort", StatusCode.NOT_FOUND), ("raise", StatusCode.UNKNOWN)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.SayHello(hello.HelloRequest(name=name), timeout=30)
+            assert caught.value.code() is code and caught.value.may_have_executed
+        routes = generated.route_grpc.RouteGuideStub(channel)
+        features = routes.ListFeatures(route.Area(high=route.Point(latitude=500)), timeout=60)
+        assert [feature.location.latitude async for feature in features] == list(range(500))
+
+        async def points() -> Any:
+            for number in range(500):
+                yield route.Point(latitude=number)
+
+        assert (await routes.RecordRoute(points(), timeout=60)).point_count == 500
+        assert (await routes.RecordRoute([route.Point()], timeout=60)).point_count == 1
+        recording = routes.RecordRoute(timeout=60)
+        for _ in range(3):
+            await recording.write(route.Point())
+        await recording.done_writing()
+        assert (await recording).point_count == 3
+        chat = routes.RouteChat(timeout=60)
+        for number in range(20):
+            await chat.write(route.RouteNote(message=str(number)))
+            assert (await chat.read()).message == f"echo {number}"
+        await chat.done_writing()
+        assert await chat.read() is grpc.aio.EOF and await chat.code() is StatusCode.OK
+        endless = routes.ListFeatures(route.Area(high=route.Point(latitude=1_000_000)), timeout=60)
+        async for _ in endless:
+            break
+        endless.cancel()
+        assert await endless.code() is StatusCode.CANCELLED
+
+
+def test_an_event_loop_serves_and_calls(generated: Generated, way: dict[str, str]) -> None:
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0", **way) as own:
+            server = apus.grpc.aio.server(4000, node=own)
+            seen = async_servicers(generated, server)
+            await server.start()
+            target = f"apus://{own.address(4000)}"
+            await async_calls(generated, target, way)
+            async with apus.grpc.aio.insecure_channel(target) as channel:
+                await channel.channel_ready()
+                stub = generated.hello_grpc.GreeterStub(channel)
+                waiting = asyncio.ensure_future(stub.SayHello(generated.hello.HelloRequest(name="wait")))
+                await asyncio.wait_for(seen.begun.wait(), 30)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                await asyncio.wait_for(seen.over.wait(), 30)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.SayHello(generated.hello.HelloRequest(name="wait"), timeout=0.1)
+                assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+            await server.stop(1.0)
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_calls_threads(generated: Generated) -> None:
+    with serving(generated) as (target, _):
+        asyncio.run(async_calls(generated, target, {}))
+
+
+SERVER = """
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+import apus, apus.grpc, test_grpc, conftest
+class Made: pass
+made = Made()
+import helloworld_pb2, helloworld_pb2_grpc, routeguide_pb2, routeguide_pb2_grpc
+made.hello, made.hello_grpc, made.route, made.route_grpc = helloworld_pb2, helloworld_pb2_grpc, routeguide_pb2, routeguide_pb2_grpc
+node = apus.Node(listen="127.0.0.1:0")
+server = apus.grpc.server(4000, node=node)
+test_grpc.servicers(made, server)
+server.start()
+print(node.address(4000), flush=True)
+server.wait_for_termination()
+"""
+
+
+@pytest.fixture(scope="session")
+def tonic() -> Path:
+    """The directory of apus-tonic's examples, which `.ci/python` builds."""
+    examples = os.environ.get("APUS_TONIC_EXAMPLES")
+    if not examples:
+        pytest.skip("skipped: gRPC between languages: APUS_TONIC_EXAMPLES does not name the examples of apus-tonic")
+    return Path(examples)
+
+
+def test_a_client_of_tonic_calls_a_servicer(generated: Generated, tonic: Path) -> None:
+    with program(SERVER, ":".join(sys.path)) as (_, address):
+        arguments = [tonic / "helloworld_client", f"apus://{address}"]
+        ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+        assert "Hello Tonic!" in ran.stdout, ran.stderr
+
+
+def test_a_stub_calls_a_server_of_tonic(generated: Generated, tonic: Path) -> None:
+    environment = {**os.environ, "APUS_LISTEN": "127.0.0.1:0"}
+    with subprocess.Popen([tonic / "helloworld_server"], env=environment, stdout=subprocess.PIPE) as server:
+        try:
+            with node() as own, apus.grpc.insecure_channel("apus://127.0.0.1:4000", node=own) as channel:
+                stub = generated.hello_grpc.GreeterStub(channel)
+                reply = stub.SayHello(generated.hello.HelloRequest(name="Python"), timeout=60, wait_for_ready=True)
+                assert reply.message == "Hello Python!"
+        finally:
+            server.kill()
