@@ -15,7 +15,8 @@ const DEPENDENCIES: [&str; 6] =
 
 /// Crates with unsafe code. apus-irq has it for two ioctls and two socket options (`src/epoll.rs`), and for two ioctls of events
 /// (`src/perf.rs`), none of which a library wraps. apus-capi takes the pointers of programs in C.
-const UNSAFE: [&str; 6] = ["apus-capi", "apus-irq", "apus-net", "apus-preload", "apus-shm", "apus-trace"];
+const UNSAFE: [&str; 6] =
+    ["apus-capi", "apus-irq", "apus-net", "apus-preload", "apus-shm", "apus-trace"];
 
 /// The name of the simulator's cipher, which keeps no secret, and the folder that may name it.
 const FAKE_CIPHER: &str = "FakeAead";
