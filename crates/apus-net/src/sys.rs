@@ -564,19 +564,18 @@ pub(crate) fn filter(socket: RawFd, program: &[libc::sock_filter]) -> io::Result
 }
 
 fn attach(socket: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: u16::try_from(program.len()).expect("programs are short"),
-        filter: program.as_ptr().cast_mut(),
-    };
+    let len = u16::try_from(program.len()).expect("programs are short");
+    // The kernel is given the bytes between the members as well, which checkers of memory see.
+    let mut all = [0u8; size_of::<libc::sock_fprog>()];
+    let at = all.as_mut_ptr().cast::<libc::sock_fprog>();
+    // SAFETY: the array has room for the members.
+    unsafe {
+        (&raw mut (*at).len).write_unaligned(len);
+        (&raw mut (*at).filter).write_unaligned(program.as_ptr().cast_mut());
+    }
     // SAFETY: the kernel copies the program, which is borrowed for the whole call and as long as `len` states.
     let result = unsafe {
-        libc::setsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            option,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as u32,
-        )
+        libc::setsockopt(socket, libc::SOL_SOCKET, option, all.as_ptr().cast(), all.len() as u32)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
