@@ -86,6 +86,35 @@ fn the_header_has_the_comments_of_the_sources() {
     assert_eq!(count, functions().len());
 }
 
+/// `.ci/c` compares types and functions as well, where libabigail is installed.
+#[test]
+fn members_of_structures_keep_their_places() {
+    use std::mem::offset_of;
+
+    use apus_capi::{apus_address, apus_call_options, apus_completion, apus_stat, apus_trace};
+
+    assert_eq!(offset_of!(apus_address, family), 4);
+    assert_eq!(offset_of!(apus_address, port), 6);
+    assert_eq!(offset_of!(apus_address, udp_port), 8);
+    assert_eq!(offset_of!(apus_address, scope_id), 12);
+    assert_eq!(offset_of!(apus_address, ip), 16);
+    assert_eq!(offset_of!(apus_trace, span_id), 16);
+    assert_eq!(offset_of!(apus_trace, flags), 24);
+    assert_eq!(size_of::<apus_trace>(), 32);
+    assert_eq!(offset_of!(apus_call_options, flags), 4);
+    assert_eq!(offset_of!(apus_call_options, deadline_ns), 8);
+    assert_eq!(offset_of!(apus_call_options, trace), 16);
+    assert_eq!(offset_of!(apus_completion, error), 4);
+    assert_eq!(offset_of!(apus_completion, tag), 8);
+    assert_eq!(offset_of!(apus_completion, message), 16);
+    assert_eq!(offset_of!(apus_completion, may_have_executed), 24);
+    assert_eq!(offset_of!(apus_stat, name), 8);
+    assert_eq!(offset_of!(apus_stat, value), 16);
+    // Later versions may be longer.
+    assert!(size_of::<apus_address>() >= 32 && size_of::<apus_call_options>() >= 48);
+    assert!(size_of::<apus_completion>() >= 32 && size_of::<apus_stat>() >= 24);
+}
+
 /// `UPDATE_EXPECT=1 cargo test -p apus-capi --test header` writes the pages.
 #[test]
 fn the_manual_pages_are_those_of_the_header() {
