@@ -2,7 +2,7 @@
 
 import sys
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import SupportsIndex, final, overload
 
@@ -42,6 +42,7 @@ class Message:
     def __getitem__(self, index: SupportsIndex, /) -> int: ...
     @overload
     def __getitem__(self, index: slice, /) -> Message | bytes: ...
+    def __iter__(self) -> Iterator[int]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str: ...
 

@@ -27,7 +27,7 @@ from apus.errors import ClientGoneError
 from apus.errors import __all__ as _errors
 
 if TYPE_CHECKING:
-    from apus._native import Buffer
+    from typing_extensions import Buffer
 
 __all__ = ["Address", "Client", "Message", "Node", "Port", "Request", "Response", "resolve", *_errors]
 

@@ -8,7 +8,7 @@ use pyo3::basic::CompareOp;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice, PyString};
+use pyo3::types::{PyBytes, PyIterator, PyMemoryView, PySlice, PyString};
 
 use crate::bodies::{Lent, body};
 
@@ -76,6 +76,10 @@ impl Message {
         let byte = usize::try_from(at).ok().and_then(|at| self.bytes.get(at));
         let byte = byte.ok_or_else(|| PyIndexError::new_err("index out of range"))?;
         Ok(byte.into_pyobject(py)?.into_any().unbind())
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
+        PyMemoryView::from(slf)?.try_iter()
     }
 
     /// The text of the bytes, as ``bytes.decode``.

@@ -7,16 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apus
 import pytest
 
 for name in list(os.environ):
-    if name.startswith("APUS_"):
+    if name.startswith("APUS_") and not name.startswith("APUS_TEST_"):
         del os.environ[name]
 os.environ["APUS_METRICS"] = "off"
 
-WAYS: dict[str, dict[str, str]] = {
+WAYS: dict[str, dict[str, Any]] = {
     "memory": {},
     "udp": {"link": "udp"},
     "loss": {"faults": "loss=0.05,dup=0.02,reorder=0.05,seed=7"},
@@ -25,16 +26,16 @@ WAYS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture(params=list(WAYS))
-def way(request: pytest.FixtureRequest) -> dict[str, str]:
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return WAYS[request.param]
 
 
-def node(way: dict[str, str] | None = None, **settings: str | int) -> apus.Node:
+def node(way: dict[str, Any] | None = None, **settings: Any) -> apus.Node:
     return apus.Node(listen="127.0.0.1:0", **(way or {}), **settings)
 
 
 @contextmanager
-def served(handler: Callable[[apus.Request], object], way: dict[str, str] | None = None, **options: int) -> Iterator[apus.Address]:
+def served(handler: Callable[[apus.Request], object], way: dict[str, Any] | None = None, **options: int) -> Iterator[apus.Address]:
     """A service in a thread of its own."""
     server = node(way)
     port = server.bind(4000)

@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
     return run_in_uvloop
 
 
-def node(way: dict[str, str] | None = None) -> apus.aio.Node:
+def node(way: dict[str, Any] | None = None) -> apus.aio.Node:
     return apus.aio.Node(listen="127.0.0.1:0", **(way or {}))
 
 
@@ -49,7 +49,7 @@ async def echo(request: apus.Request) -> apus.Message:
 
 
 @asynccontextmanager
-async def serving(handler: apus.aio.Handler, way: dict[str, str] | None = None, **options: int) -> AsyncIterator[apus.Address]:
+async def serving(handler: apus.aio.Handler, way: dict[str, Any] | None = None, **options: int) -> AsyncIterator[apus.Address]:
     """A service in the event loop that runs."""
     async with node(way) as server:
         port = server.bind(4000)
@@ -61,7 +61,7 @@ async def serving(handler: apus.aio.Handler, way: dict[str, str] | None = None, 
             await task
 
 
-def test_calls_have_responses(run: Callable[..., None], way: dict[str, str]) -> None:
+def test_calls_have_responses(run: Callable[..., None], way: dict[str, Any]) -> None:
     async def main() -> None:
         async with serving(echo, way) as address, node(way) as caller:
             client = caller.client()
@@ -74,7 +74,7 @@ def test_calls_have_responses(run: Callable[..., None], way: dict[str, str]) -> 
     run(main())
 
 
-def test_a_thousand_calls_are_awaited_at_once(run: Callable[..., None], way: dict[str, str]) -> None:
+def test_a_thousand_calls_are_awaited_at_once(run: Callable[..., None], way: dict[str, Any]) -> None:
     async def main() -> None:
         async with serving(lambda request: request.body, way) as address, node(way) as caller:
             client = caller.client()

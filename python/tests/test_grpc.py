@@ -61,7 +61,7 @@ def servicers(generated: Generated, server: Any) -> "Seen":
     seen = Seen()
     route = generated.route
 
-    class Greeter(generated.hello_grpc.GreeterServicer):  # type: ignore[misc, name-defined]
+    class Greeter(generated.hello_grpc.GreeterServicer):
         def SayHello(self, request: Any, context: Any) -> Any:
             seen.metadata = dict(context.invocation_metadata())
             seen.remaining = context.time_remaining()
@@ -84,7 +84,7 @@ def servicers(generated: Generated, server: Any) -> "Seen":
             context.set_trailing_metadata((("x-trailing", "late"),))
             return generated.hello.HelloReply(message=f"Hello {request.name}!")
 
-    class RouteGuide(generated.route_grpc.RouteGuideServicer):  # type: ignore[misc, name-defined]
+    class RouteGuide(generated.route_grpc.RouteGuideServicer):
         def ListFeatures(self, request: Any, context: Any) -> Iterator[Any]:
             for number in range(request.high.latitude):
                 yield route.Feature(name="x" * 1000, location=route.Point(latitude=number))
@@ -116,7 +116,7 @@ class Seen:
 
 
 @contextmanager
-def serving(generated: Generated, way: dict[str, str] | None = None, **options: Any) -> Iterator[tuple[str, Seen]]:
+def serving(generated: Generated, way: dict[str, Any] | None = None, **options: Any) -> Iterator[tuple[str, Seen]]:
     with node(way) as own:
         server = apus.grpc.server(4000, node=own, **options)
         seen = servicers(generated, server)
@@ -127,7 +127,7 @@ def serving(generated: Generated, way: dict[str, str] | None = None, **options: 
             server.stop(0).wait()
 
 
-def test_a_unary_call(generated: Generated, way: dict[str, str]) -> None:
+def test_a_unary_call(generated: Generated, way: dict[str, Any]) -> None:
     with serving(generated, way) as (target, seen), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:
         stub = generated.hello_grpc.GreeterStub(channel)
         metadata = (("x-tenant-id", "7"), ("picture-bin", b"\x00\xff"))
@@ -201,7 +201,7 @@ def test_messages_have_a_limit(generated: Generated) -> None:
                 assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_streams(generated: Generated, way: dict[str, str]) -> None:
+def test_streams(generated: Generated, way: dict[str, Any]) -> None:
     route = generated.route
     with serving(generated, way) as (target, _), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:
         stub = generated.route_grpc.RouteGuideStub(channel)
@@ -244,7 +244,7 @@ def test_streams(generated: Generated, way: dict[str, str]) -> None:
 
 
 def test_interceptors_of_both_sides(generated: Generated) -> None:
-    class Admit(grpc.ServerInterceptor):  # type: ignore[misc]
+    class Admit(grpc.ServerInterceptor):
         def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             if ("authorization", "secret") in [tuple(pair) for pair in handler_call_details.invocation_metadata]:
                 return continuation(handler_call_details)
@@ -254,7 +254,7 @@ def test_interceptors_of_both_sides(generated: Generated) -> None:
 
             return grpc.unary_unary_rpc_method_handler(refuse)
 
-    class Token(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    class Token(grpc.UnaryUnaryClientInterceptor):
         def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
             details = client_call_details._replace(metadata=[("authorization", "secret")])
             return continuation(details, request)
@@ -308,7 +308,7 @@ def async_servicers(generated: Generated, server: Any) -> "AsyncSeen":
     seen = AsyncSeen()
     route = generated.route
 
-    class Greeter(generated.hello_grpc.GreeterServicer):  # type: ignore[misc, name-defined]
+    class Greeter(generated.hello_grpc.GreeterServicer):
         async def SayHello(self, request: Any, context: Any) -> Any:
             if request.name == "abort":
                 await context.abort(StatusCode.NOT_FOUND, "nobody", (("cost", "3"),))
@@ -324,7 +324,7 @@ def async_servicers(generated: Generated, server: Any) -> "AsyncSeen":
             context.set_trailing_metadata((("x-trailing", "late"),))
             return generated.hello.HelloReply(message=f"Hello {request.name}!")
 
-    class RouteGuide(generated.route_grpc.RouteGuideServicer):  # type: ignore[misc, name-defined]
+    class RouteGuide(generated.route_grpc.RouteGuideServicer):
         async def ListFeatures(self, request: Any, context: Any) -> Any:
             for number in range(request.high.latitude):
                 yield route.Feature(name="x" * 1000, location=route.Point(latitude=number))
@@ -350,7 +350,7 @@ class AsyncSeen:
         self.over = asyncio.Event()
 
 
-async def async_calls(generated: Generated, target: str, way: dict[str, str]) -> None:
+async def async_calls(generated: Generated, target: str, way: dict[str, Any]) -> None:
     """All forms of methods, and failures."""
     hello, route = generated.hello, generated.route
     async with apus.aio.Node(listen="127.0.0.1:0", **way) as own, apus.grpc.aio.insecure_channel(target, node=own) as channel:
@@ -393,7 +393,7 @@ async def async_calls(generated: Generated, target: str, way: dict[str, str]) ->
         assert await endless.code() is StatusCode.CANCELLED
 
 
-def test_an_event_loop_serves_and_calls(generated: Generated, way: dict[str, str]) -> None:
+def test_an_event_loop_serves_and_calls(generated: Generated, way: dict[str, Any]) -> None:
     async def main() -> None:
         async with apus.aio.Node(listen="127.0.0.1:0", **way) as own:
             server = apus.grpc.aio.server(4000, node=own)
@@ -443,15 +443,15 @@ server.wait_for_termination()
 @pytest.fixture(scope="session")
 def tonic() -> Path:
     """The directory of apus-tonic's examples, which `.ci/python` builds."""
-    examples = os.environ.get("APUS_TONIC_EXAMPLES")
+    examples = os.environ.get("APUS_TEST_TONIC")
     if not examples:
-        pytest.skip("skipped: gRPC between languages: APUS_TONIC_EXAMPLES does not name the examples of apus-tonic")
+        pytest.skip("skipped: gRPC between languages: APUS_TEST_TONIC does not name the examples of apus-tonic")
     return Path(examples)
 
 
 def test_a_client_of_tonic_calls_a_servicer(generated: Generated, tonic: Path) -> None:
     with program(SERVER, ":".join(sys.path)) as (_, address):
-        arguments = [tonic / "helloworld_client", f"apus://{address}"]
+        arguments = [str(tonic / "helloworld_client"), f"apus://{address}"]
         ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
         assert "Hello Tonic!" in ran.stdout, ran.stderr
 

@@ -43,7 +43,7 @@ def shared_node() -> apus.Node:
         return _shared_node[1]
 
 
-class Channel(grpc.Channel):  # type: ignore[misc]
+class Channel(grpc.Channel):
     """Carries the calls of stubs. Made by ``insecure_channel``."""
 
     def __init__(self, target: str, options: Any, node: apus.Node | None) -> None:
@@ -206,7 +206,7 @@ def ended(call: _native.RpcCall) -> Status:
     return call.status or (2, "the call is not over", b"", [], True)
 
 
-class CallFacts(grpc.Call):  # type: ignore[misc]
+class CallFacts(grpc.Call):
     """The facts of a call: metadata and status. They are waited for."""
 
     def __init__(self, call: _native.RpcCall, timeout: float | None) -> None:
@@ -301,7 +301,7 @@ class Responses(CallFacts):
         self._call.cancel()
 
 
-class Future(CallFacts, grpc.Future):  # type: ignore[misc]
+class Future(CallFacts, grpc.Future):
     """A call with one response, which a thread waits for."""
 
     def __init__(self, call: _native.RpcCall, timeout: float | None, wait: Callable[[], Any]) -> None:
@@ -362,7 +362,7 @@ class Future(CallFacts, grpc.Future):  # type: ignore[misc]
         self._future.add_done_callback(lambda _: fn(self))
 
 
-class UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable):  # type: ignore[misc]
+class UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable):
     """A method with one request and one response."""
 
     def __call__(
@@ -389,7 +389,7 @@ class UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable):  # type: ignore[misc]
         return Future(call, timeout, lambda: self._response(call, call.read()))
 
 
-class UnaryStream(_Method, grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
+class UnaryStream(_Method, grpc.UnaryStreamMultiCallable):
     """A method with one request and a stream of responses."""
 
     def __call__(
@@ -401,7 +401,7 @@ class UnaryStream(_Method, grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
         return Responses(self, call, timeout)
 
 
-class StreamUnary(_Method, grpc.StreamUnaryMultiCallable):  # type: ignore[misc]
+class StreamUnary(_Method, grpc.StreamUnaryMultiCallable):
     """A method with a stream of requests and one response."""
 
     def _begin(self, requests: Iterator[Any], timeout: float | None, metadata: Any, credentials: Any) -> _native.RpcCall:
@@ -434,7 +434,7 @@ class StreamUnary(_Method, grpc.StreamUnaryMultiCallable):  # type: ignore[misc]
         return Future(call, timeout, lambda: self._response(call, call.read()))
 
 
-class StreamStream(_Method, grpc.StreamStreamMultiCallable):  # type: ignore[misc]
+class StreamStream(_Method, grpc.StreamStreamMultiCallable):
     """A method with streams of requests and responses."""
 
     def __call__(

@@ -31,7 +31,7 @@ class Aborted(Exception):
     """A handler has ended its call by ``abort``."""
 
 
-class Context(grpc.ServicerContext):  # type: ignore[misc]
+class Context(grpc.ServicerContext):
     """The context of a call in its handler."""
 
     def __init__(self, call: _native.RpcServerCall) -> None:
@@ -146,7 +146,7 @@ class Context(grpc.ServicerContext):  # type: ignore[misc]
         self._call.finish(response if code == 0 else None, code, details, status_details, trailers or None)
 
 
-class Server(grpc.Server):  # type: ignore[misc]
+class Server(grpc.Server):
     """Serves generated servicers. Made by ``apus.grpc.server``."""
 
     def __init__(

@@ -92,7 +92,7 @@ def refuse_credentials(credentials: Any) -> None:
         raise ValueError("credentials: Apus knows its peers by the certificates of their nodes (settings tls_*)")
 
 
-class RpcFailed(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+class RpcFailed(grpc.RpcError, grpc.Call):
     """The status of a call that has failed, as an exception of grpcio."""
 
     def __init__(self, status: Status, initial_metadata: Any = ()) -> None:
@@ -170,7 +170,7 @@ class Methods:
         return None
 
 
-class CallDetails(grpc.HandlerCallDetails):  # type: ignore[misc]
+class CallDetails(grpc.HandlerCallDetails):
     """The method and the metadata of a call, for interceptors."""
 
     def __init__(self, method: str, invocation_metadata: Any) -> None:

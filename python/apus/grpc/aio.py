@@ -50,7 +50,7 @@ _YOUNG = 0.001
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.02, 1.0
 
 
-class AioRpcFailed(grpc_aio.AioRpcError):  # type: ignore[misc]
+class AioRpcFailed(grpc_aio.AioRpcError):
     """The status of a call that has failed, as an exception of ``grpc.aio``."""
 
     def __init__(self, status: Status, initial_metadata: Any = ()) -> None:
@@ -84,7 +84,7 @@ def insecure_channel(
     return Channel(target, options, node)
 
 
-class Channel(grpc_aio.Channel):  # type: ignore[misc]
+class Channel(grpc_aio.Channel):
     """Carries the calls of stubs. Made by ``insecure_channel``."""
 
     def __init__(self, target: str, options: Any, node: apus.aio.Node | None) -> None:
@@ -245,7 +245,7 @@ async def _operation(reactor: _native.Reactor, start: Callable[..., int]) -> Any
         reactor.cancel(number)
 
 
-class _Call(grpc_aio.Call):  # type: ignore[misc]
+class _Call(grpc_aio.Call):
     """A call that has begun, or is about to."""
 
     has_request_stream = False
@@ -408,7 +408,7 @@ class _OneResponse(_Call):
         return self._method.deserialized(message)
 
 
-class UnaryUnaryCall(_OneResponse, grpc_aio.UnaryUnaryCall):  # type: ignore[misc]
+class UnaryUnaryCall(_OneResponse, grpc_aio.UnaryUnaryCall):
     """A call with one request and one response, which is awaited."""
 
     async def _run(self) -> Any:
@@ -464,7 +464,7 @@ class _ManyResponses(_Call):
         return self._all()
 
 
-class UnaryStreamCall(_ManyResponses, grpc_aio.UnaryStreamCall):  # type: ignore[misc]
+class UnaryStreamCall(_ManyResponses, grpc_aio.UnaryStreamCall):
     """A call with one request and a stream of responses."""
 
 
@@ -516,7 +516,7 @@ class _ManyRequests(_Call):
             self._call.close_sender()
 
 
-class StreamUnaryCall(_ManyRequests, _OneResponse, grpc_aio.StreamUnaryCall):  # type: ignore[misc]
+class StreamUnaryCall(_ManyRequests, _OneResponse, grpc_aio.StreamUnaryCall):
     """A call with a stream of requests and one response, which is awaited."""
 
     async def _run(self) -> Any:
@@ -525,7 +525,7 @@ class StreamUnaryCall(_ManyRequests, _OneResponse, grpc_aio.StreamUnaryCall):  #
         return await self._response(call)
 
 
-class StreamStreamCall(_ManyRequests, _ManyResponses, grpc_aio.StreamStreamCall):  # type: ignore[misc]
+class StreamStreamCall(_ManyRequests, _ManyResponses, grpc_aio.StreamStreamCall):
     """A call with streams of requests and responses."""
 
     async def _run(self) -> None:
@@ -548,7 +548,7 @@ def server(
     return Server(port, handlers, interceptors, options, maximum_concurrent_rpcs, node)
 
 
-class Context(grpc_aio.ServicerContext):  # type: ignore[misc]
+class Context(grpc_aio.ServicerContext):
     """The context of a call in its handler."""
 
     def __init__(self, call: _native.RpcServerCall, reactor: _native.Reactor) -> None:
@@ -676,7 +676,7 @@ class Context(grpc_aio.ServicerContext):  # type: ignore[misc]
             callback(self)
 
 
-class Server(grpc_aio.Server):  # type: ignore[misc]
+class Server(grpc_aio.Server):
     """Serves generated servicers in an event loop. Made by ``server``."""
 
     def __init__(
