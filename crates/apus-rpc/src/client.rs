@@ -11,6 +11,7 @@
 //! | `endpoint_set.rs`, `endpoint_state.rs` | the endpoints of a channel |
 //! | `balance.rs` | the choice of an endpoint |
 //! | `ejection.rs`, `upkeep.rs`, `task_thread.rs` | endpoints that are left out, and the task that asks them |
+//! | `health_watch.rs` | the health of a service at an endpoint |
 //! | `call_head.rs` | path, metadata and options of a call |
 //! | `unary.rs`, `unary_future.rs` | a call with one request and one response; its attempts |
 //! | `attempts.rs`, `failure.rs`, `tried.rs`, `backoff.rs` | what follows a failed attempt of a call |
@@ -34,6 +35,7 @@ mod endpoint_set;
 mod endpoint_state;
 mod failure;
 mod first_contact;
+mod health_watch;
 mod hedge;
 mod hedge_window;
 mod hedging;

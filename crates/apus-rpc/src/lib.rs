@@ -59,6 +59,7 @@
 //! | typed services | [`service`](macro@service), [`TypedCall`], [`Service`], [`codec`], [`schema`] |
 //! | tests without a network | [`Channel::in_memory`], [`Server::in_memory`] |
 //! | endpoints | [`Target`], [`Resolve`], [`Balance`], [`Pick`], [`Channel::endpoints`] |
+//! | health of services | [`health`], [`ChannelBuilder::health`] |
 //! | repetition | [`Retry`], [`RetryPolicy`], [`Hedge`], [`UnaryCall::idempotent`] |
 //! | calls | [`Channel`], [`UnaryCall`], [`Response`], [`OutgoingCall`] for interceptors |
 //! | streams | [`StreamCall`], [`Streaming`], [`StreamSender`], [`ServerBuilder::stream`] |
@@ -93,6 +94,7 @@
 //!   probes is none. At most half of the endpoints are ejected so.
 //! * A server that drains is left out at once, for a second or as long as it drains.
 //! * The channel then asks the endpoint (`grpc.health.v1.Health/Check`), which is back when it gives any answer but UNAVAILABLE.
+//! * With [`ChannelBuilder::health`], endpoints whose service does not serve are left out.
 //! * If all endpoints are left out, calls go to them nevertheless.
 //!
 //! # Features
@@ -118,6 +120,7 @@ pub mod codec;
 mod context;
 pub mod envelope;
 mod header_name;
+pub mod health;
 #[cfg(feature = "tower")]
 mod layering;
 mod metadata;

@@ -182,7 +182,7 @@ fn a_call_and_its_request_are_spans_of_one_trace() {
         assert!(!span.fields.contains_key("error.type"));
     };
     let of_both = [
-        ("rpc.system", "apus".into()),
+        ("rpc.system.name", "apus".into()),
         ("server.port", "4000".into()),
         ("rpc.request.size", "4".into()),
         ("rpc.response.size", "5".into()),

@@ -9,6 +9,7 @@ pub struct ChannelCounters {
     pub(crate) repeated: AtomicU64,
     pub(crate) copies: AtomicU64,
     pub(crate) ejections: AtomicU64,
+    pub(crate) health_changes: AtomicU64,
     pub(crate) lists: AtomicU64,
     pub(crate) list_errors: AtomicU64,
 }
@@ -41,6 +42,13 @@ impl ChannelCounters {
     #[must_use]
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Endpoints whose service has ceased or begun to serve ([`ChannelBuilder::health`](crate::ChannelBuilder::health)); an endpoint
+    /// counts each time.
+    #[must_use]
+    pub fn health_changes(&self) -> u64 {
+        self.health_changes.load(Ordering::Relaxed)
     }
 
     /// Lists of endpoints that the resolver has given after the first one.

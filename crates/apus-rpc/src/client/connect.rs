@@ -71,6 +71,7 @@ pub struct ChannelBuilder {
     resolver: Option<Arc<dyn Resolve>>,
     pick: Option<Box<dyn Pick>>,
     seed: Option<u64>,
+    health: Option<String>,
     defaults: CallDefaults,
 }
 
@@ -92,6 +93,7 @@ impl Channel {
             resolver: None,
             pick: None,
             seed: None,
+            health: None,
             defaults: CallDefaults::new(),
         }
     }
@@ -144,6 +146,16 @@ impl ChannelBuilder {
     /// random number of the system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
+        self
+    }
+
+    /// Watches the [health](crate::health) of a service at each endpoint, such as `"shop.Calc"`; the empty name is the whole server.
+    /// Endpoints where it does not serve, or whose health cannot be asked, get no calls as long as another one is left. An endpoint
+    /// without the method `grpc.health.v1.Health/Watch` serves, and so does one that has not answered yet. Default: off.
+    ///
+    /// The watch of an endpoint is a call with streams to it, by the port of the channel.
+    pub fn health(mut self, service: impl Into<String>) -> Self {
+        self.health = Some(service.into());
         self
     }
 
@@ -203,7 +215,7 @@ impl ChannelBuilder {
 
     async fn open(self) -> Result<Channel, ConnectError> {
         observe::describe();
-        let Self { target, client, resolver, pick, seed, defaults } = self;
+        let Self { target, client, resolver, pick, seed, health, defaults } = self;
         #[cfg(feature = "tower")]
         let (layers, defaults) = {
             let mut defaults = defaults;
@@ -224,13 +236,13 @@ impl ChannelBuilder {
         let mut lists = resolver.watch(&target);
         let first = first_list(&target, &mut lists).await?;
         // The list of an address alone never changes.
-        let is_kept = !is_numeric || first.len() > 1;
+        let is_kept = !is_numeric || first.len() > 1 || health.is_some();
         let set = EndpointSet::new(pick, seed.map_or_else(random, Ok)?, resolver);
         set.update(first);
         let set = Arc::new(set);
         let upkeep = match is_kept {
             true => {
-                let kept = upkeep::keep(Arc::clone(&set), client.clone(), lists, random()?);
+                let kept = upkeep::keep(Arc::clone(&set), client.clone(), lists, health, random()?);
                 Some(UPKEEP.spawn(kept))
             }
             false => None,

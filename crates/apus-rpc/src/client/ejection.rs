@@ -1,6 +1,6 @@
 //! Endpoints that are left out for some time, because they fail or drain. Times are arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use apus::Address;
@@ -22,6 +22,8 @@ const ASKED_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Ejections {
     records: BTreeMap<Address, EjectionRecord>,
+    /// Endpoints whose service does not serve, as they say.
+    unhealthy: BTreeSet<Address>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +46,16 @@ struct Out {
 impl Ejections {
     pub(crate) fn is_out(&self, address: Address) -> bool {
         self.records.get(&address).is_some_and(|record| record.out.is_some())
+    }
+
+    /// Whether an endpoint has said that it does not serve, or its health cannot be asked.
+    pub(crate) fn is_unhealthy(&self, address: Address) -> bool {
+        self.unhealthy.contains(&address)
+    }
+
+    /// Takes the health of an endpoint. Returns whether it is another one.
+    pub(crate) fn set_health(&mut self, address: Address, serves: bool) -> bool {
+        if serves { self.unhealthy.remove(&address) } else { self.unhealthy.insert(address) }
     }
 
     /// An endpoint of this many has failed [`FAILURES_MAX`] times in a row. Returns whether it is ejected now: at most half of
@@ -102,6 +114,7 @@ impl Ejections {
     /// Forgets endpoints that are no longer in the list.
     pub(crate) fn retain(&mut self, is_listed: impl Fn(Address) -> bool) {
         self.records.retain(|address, _| is_listed(*address));
+        self.unhealthy.retain(|address| is_listed(*address));
     }
 }
 

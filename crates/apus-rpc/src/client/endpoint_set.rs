@@ -34,7 +34,7 @@ pub(crate) struct EndpointSet {
 #[derive(Default)]
 struct Lists {
     all: Vec<Arc<EndpointState>>,
-    /// Those that are not ejected.
+    /// Those that are not ejected, and serve.
     ready: Vec<Arc<EndpointState>>,
     /// Number of the next endpoint.
     next: u32,
@@ -48,6 +48,8 @@ pub struct EndpointStatus {
     pub endpoint: Endpoint,
     /// Whether it gets no calls at present, because it has failed or drains.
     pub is_ejected: bool,
+    /// Whether its service serves, as it says; see [`ChannelBuilder::health`](crate::ChannelBuilder::health). True without that.
+    pub is_healthy: bool,
     /// The load that the channel puts on it; see [`Candidates::load`].
     pub load: u64,
     /// Failures since its last answer.
@@ -182,6 +184,16 @@ impl EndpointSet {
         }
     }
 
+    /// Takes the health of an endpoint that is in the list.
+    pub(crate) fn set_health(&self, address: Address, serves: bool) {
+        let mut ejections = self.ejections();
+        let is_listed = self.lists().all.iter().any(|it| it.endpoint.address() == address);
+        if is_listed && ejections.set_health(address, serves) {
+            count(&self.counters.health_changes);
+            self.lists.write().unwrap_or_else(PoisonError::into_inner).refresh(&ejections);
+        }
+    }
+
     /// Wakes the task after the next ejection.
     pub(crate) fn wake_when_ejected(&self, waker: &Waker) {
         *self.upkeep.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
@@ -233,6 +245,7 @@ impl EndpointSet {
         let status = |state: &Arc<EndpointState>| EndpointStatus {
             endpoint: state.endpoint.clone(),
             is_ejected: ejections.is_out(state.endpoint.address()),
+            is_healthy: !ejections.is_unhealthy(state.endpoint.address()),
             load: state.load(),
             failures: state.failures(),
         };
@@ -248,7 +261,10 @@ impl Lists {
 
     /// Makes the list of endpoints that are not ejected.
     fn refresh(&mut self, ejections: &Ejections) {
-        let is_ready = |state: &&Arc<EndpointState>| !ejections.is_out(state.endpoint.address());
+        let is_ready = |state: &&Arc<EndpointState>| {
+            let address = state.endpoint.address();
+            !ejections.is_out(address) && !ejections.is_unhealthy(address)
+        };
         self.ready = self.all.iter().filter(is_ready).cloned().collect();
     }
 }

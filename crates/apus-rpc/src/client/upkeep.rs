@@ -1,5 +1,6 @@
 //! The task of a channel that follows its resolver, and asks ejected endpoints whether they are back.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,35 +11,41 @@ use apus::{Address, Client};
 
 use crate::client::channel_counters::count;
 use crate::client::endpoint_set::EndpointSet;
+use crate::client::health_watch::watch;
 use crate::client::resolve::EndpointStream;
 use crate::code::Code;
 use crate::envelope::{self, EnvelopeLimits, MethodPath, ResponseHead};
+use crate::health::{CHECK, encode_request};
 use crate::metadata::Metadata;
 use crate::status::Execution;
 use crate::timer::{Sleep, sleep};
 
-/// The method by which an ejected endpoint is asked. Any answer but UNAVAILABLE shows that it serves: it need not have the
-/// method.
-const QUESTION: &str = "/grpc.health.v1.Health/Check";
-
-/// An empty message as gRPC frames it: the health of the whole server.
-const ALL_SERVICES: [u8; 5] = [0; 5];
-
 /// Time for which an answer is awaited.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+type Watching<'c> = Pin<Box<dyn Future<Output = ()> + Send + 'c>>;
 
 type Asking<'c> = Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
 
 /// Runs until it is dropped.
-pub(crate) async fn keep(set: Arc<EndpointSet>, client: Client, lists: EndpointStream, id: u64) {
+pub(crate) async fn keep(
+    set: Arc<EndpointSet>,
+    client: Client,
+    lists: EndpointStream,
+    health: Option<String>,
+    id: u64,
+) {
     let mut upkeep = Upkeep {
         set: &set,
         client: &client,
         lists: Some(lists),
+        health: health.as_deref(),
         id,
+        watching: BTreeMap::new(),
         asking: Vec::new(),
         time: None,
     };
+    upkeep.watch_endpoints();
     poll_fn(|task| upkeep.poll(task)).await
 }
 
@@ -46,8 +53,12 @@ struct Upkeep<'a> {
     set: &'a EndpointSet,
     client: &'a Client,
     lists: Option<EndpointStream>,
+    /// The service whose health is watched.
+    health: Option<&'a str>,
     /// Of the next question.
     id: u64,
+    /// The watches of endpoints.
+    watching: BTreeMap<Address, Watching<'a>>,
     asking: Vec<(Address, Asking<'a>)>,
     time: Option<(Instant, Sleep)>,
 }
@@ -56,6 +67,9 @@ impl Upkeep<'_> {
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.set.wake_when_ejected(task.waker());
         self.follow(task);
+        for watching in self.watching.values_mut() {
+            let _ = watching.as_mut().poll(task);
+        }
         loop {
             while let Some(address) = self.set.due(Instant::now()) {
                 let asking = Box::pin(ask(self.client, address, self.id));
@@ -83,11 +97,26 @@ impl Upkeep<'_> {
                 Poll::Ready(Some(Ok(list))) => {
                     count(&self.set.counters.lists);
                     self.set.update(list);
+                    self.watch_endpoints();
                 }
                 Poll::Ready(Some(Err(_))) => count(&self.set.counters.list_errors),
                 Poll::Ready(None) => self.lists = None,
                 Poll::Pending => return,
             }
+        }
+    }
+
+    /// Begins to watch endpoints that are new in the list, and ends the watches of those that have left it.
+    fn watch_endpoints(&mut self) {
+        let Some(service) = self.health else { return };
+        let addresses = self.set.addresses();
+        self.watching.retain(|address, _| addresses.contains(address));
+        for address in addresses {
+            // Ids of the watches are far from those of other calls.
+            self.id = self.id.wrapping_add(1 << 32);
+            let (set, id) = (self.set, self.id);
+            let watch = || Box::pin(watch(set, self.client.clone(), address, service, id)) as _;
+            self.watching.entry(address).or_insert_with(watch);
         }
     }
 
@@ -109,11 +138,13 @@ impl Upkeep<'_> {
     }
 }
 
-/// Whether an endpoint serves.
+/// Whether an endpoint serves. Any answer but UNAVAILABLE shows that: it need not have the method.
 async fn ask(client: &Client, address: Address, id: u64) -> bool {
-    let path = MethodPath::new(QUESTION).expect("a path");
-    let mut message = envelope::encode_open(id, true, &path, &Metadata::new(), ALL_SERVICES.len());
-    message.extend_from_slice(&ALL_SERVICES);
+    let path = MethodPath::new(CHECK).expect("a path");
+    // The health of the whole server.
+    let question = encode_request("");
+    let mut message = envelope::encode_open(id, true, &path, &Metadata::new(), question.len());
+    message.extend_from_slice(&question);
     let Ok(answer) = client.call(address, message).deadline(ANSWER_MAX).await else { return false };
     let Ok((head, _)) = ResponseHead::decode(&answer, &EnvelopeLimits::new()) else { return true };
     head.end.is_none_or(|end| {

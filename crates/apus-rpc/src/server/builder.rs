@@ -62,6 +62,7 @@ impl Server {
             hold_within: Duration::from_secs(10),
             limits: EnvelopeLimits::new(),
             spawner: None,
+            at_end: Vec::new(),
             threads: 1,
             fault: None,
         }
@@ -83,6 +84,7 @@ pub struct ServerBuilder<'n> {
     hold_within: Duration,
     limits: EnvelopeLimits,
     spawner: Option<Arc<dyn Spawn>>,
+    at_end: Vec<Box<dyn Fn() + Send + Sync>>,
     threads: usize,
     fault: Option<ServeError>,
 }
@@ -273,6 +275,12 @@ impl ServerBuilder<'_> {
         self
     }
 
+    /// Has the function called when the server begins to end.
+    pub(crate) fn at_end(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
+        self.at_end.push(Box::new(call));
+        self
+    }
+
     /// Number of threads that serve in [`Serving::wait`], at least 1. Default 1.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -320,6 +328,7 @@ impl ServerBuilder<'_> {
             in_service: Arc::new(InService::new(self.limits, self.hold_within)),
             streams: Arc::new(StreamTable::new(self.streams_per_peer)),
             spawner: self.spawner.unwrap_or_else(workers),
+            at_end: self.at_end,
             draining: AtomicBool::new(false),
         };
         (self.fault, intake)

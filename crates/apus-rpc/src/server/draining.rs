@@ -24,6 +24,7 @@ pub(crate) async fn drain(
     at_most: Duration,
 ) -> Ended {
     shutdown.await;
+    intake.at_end.iter().for_each(|call| call());
     intake.draining.store(true, Ordering::SeqCst);
     let before = intake.admission.in_service();
     idle_within(&intake, at_most).await;

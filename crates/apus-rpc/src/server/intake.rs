@@ -91,6 +91,8 @@ pub(crate) struct Intake {
     pub(crate) in_service: Arc<InService>,
     pub(crate) streams: Arc<StreamTable>,
     pub(crate) spawner: Arc<dyn Spawn>,
+    /// Called when the server begins to end.
+    pub(crate) at_end: Vec<Box<dyn Fn() + Send + Sync>>,
     pub(crate) draining: AtomicBool,
 }
 

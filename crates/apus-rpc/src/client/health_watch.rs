@@ -1,0 +1,83 @@
+//! The health of a service at an endpoint, watched by its channel.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus::{Address, Client};
+
+use crate::client::balance::Balance;
+use crate::client::calls::{CallDefaults, ChannelParts};
+use crate::client::channel::Channel;
+use crate::client::endpoint_set::EndpointSet;
+use crate::client::resolve::Endpoint;
+use crate::client::system_resolver::SystemResolver;
+use crate::code::Code;
+use crate::health::{Frames, ServingStatus, WATCH, encode_request, response_status};
+use crate::status::Status;
+use crate::timer::sleep;
+use crate::transport::Caller;
+
+/// Pause before a watch that has ended begins again. It doubles with each watch that ends without a status.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Watches a service at an endpoint until it is dropped, and notes each change in the list of the channel.
+pub(crate) async fn watch(
+    set: &EndpointSet,
+    client: Client,
+    address: Address,
+    service: &str,
+    first_id: u64,
+) {
+    let channel = channel(client, address, first_id);
+    let mut pause = PAUSE_MIN;
+    loop {
+        let mut is_answered = false;
+        let ended = follow(&channel, service, |status| {
+            is_answered = true;
+            set.set_health(address, status == ServingStatus::Serving);
+        })
+        .await;
+        match ended {
+            // A server without the method serves.
+            Err(status) if status.code() == Code::Unimplemented => {
+                set.set_health(address, true);
+                return pending().await;
+            }
+            _ => set.set_health(address, false),
+        }
+        if is_answered {
+            pause = PAUSE_MIN;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// A channel to one endpoint through the port of another channel.
+fn channel(client: Client, address: Address, first_id: u64) -> Channel {
+    let set = EndpointSet::new(Box::new(Balance::PickFirst), 0, Arc::new(SystemResolver::new()));
+    set.update(vec![Endpoint::new(address)]);
+    let caller = Caller::Network(client);
+    Channel::new(ChannelParts::new(caller, Arc::new(set), first_id, CallDefaults::new(), None))
+}
+
+/// Watches a service until the watch ends.
+async fn follow(
+    channel: &Channel,
+    service: &str,
+    mut note: impl FnMut(ServingStatus),
+) -> Result<(), Status> {
+    let (_, mut responses) = channel.stream(WATCH).start_raw(encode_request(service), true)?;
+    let mut frames = Frames::default();
+    while let Some(chunk) = poll_fn(|task| responses.poll_chunk(task)).await {
+        frames.push(&chunk?);
+        while let Some(message) = frames.next()? {
+            note(response_status(&message)?);
+        }
+    }
+    Ok(())
+}
