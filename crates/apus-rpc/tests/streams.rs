@@ -471,6 +471,28 @@ fn a_message_beyond_the_limit_ends_the_stream() {
     let end = head.end.expect("an end");
     assert_eq!(end.code(), Code::ResourceExhausted);
     assert!(end.message().contains("frame_max"), "{end}");
+    //= docs/rpc-wire.md#E15
+    assert!(end.message().starts_with("the request is refused (frame_too_long)"), "{end}");
+    assert!(end.may_have_executed(), "the handler has begun");
+    let counted = |refusals: &apus_rpc::envelope::Refusals| {
+        refusals.iter().find(|(reason, _)| *reason == "frame_too_long").map(|(_, count)| count)
+    };
+    assert_eq!(counted(raw.served.counters.refusals()), Some(1));
+    // The same of a response, at the client.
+    //= docs/rpc-wire.md#E16
+    let limits = EnvelopeLimits::new().frame_max(3);
+    let channel = apus_rpc::Channel::builder(&pair::address(&raw.served.node)).node(&node());
+    let channel = channel.limits(limits).build().expect("a channel");
+    block_on(async {
+        let (mut requests, mut responses) = channel.stream("/a.B/Sum").start().expect("begun");
+        for _ in 0..4000 {
+            requests.send("abc").await.expect("room");
+        }
+        requests.close();
+        let status = responses.next().await.expect("the end").expect_err("five digits");
+        assert!(status.message().starts_with("the response is refused"), "{status}");
+    });
+    assert_eq!(counted(channel.refusals()), Some(1));
 }
 
 #[test]

@@ -410,12 +410,8 @@ impl ClientStream {
     }
 
     fn decode(&self, result: Result<Bytes, Status>) -> Result<(ResponseHead, Bytes), Status> {
-        //= docs/rpc-wire.md#E16
-        let refused = |error: EnvelopeError| {
-            self.calls.refusals.count(&error);
-            error.of_response()
-        };
-        ResponseHead::decode(&result?, &self.calls.limits).map_err(refused)
+        let decoded = ResponseHead::decode(&result?, &self.calls.limits);
+        decoded.map_err(|error| self.refuse(error))
     }
 }
 
@@ -516,6 +512,12 @@ impl ChunkSource for ClientStream {
 
     fn take_trailers(&self) -> Metadata {
         self.state().end.as_mut().map(Status::take_metadata).unwrap_or_default()
+    }
+
+    //= docs/rpc-wire.md#E16
+    fn refuse(&self, error: EnvelopeError) -> Status {
+        self.calls.refusals.count(&error);
+        error.of_response()
     }
 
     fn end_reading(&self) {

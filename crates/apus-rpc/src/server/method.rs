@@ -85,7 +85,8 @@ where
     fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
         let OpenedCall { id, ends, holds, body, streams } = opened;
         let (context, limits) = (accepted.context().clone(), accepted.in_service().limits);
-        let stream = Arc::new(ServerStream::new(context.clone(), limits, body, ends, holds));
+        let in_service = accepted.in_service();
+        let stream = Arc::new(ServerStream::new(context.clone(), in_service, body, ends, holds));
         let registered = match streams.register(context.peer(), id, &stream) {
             Ok(registered) => registered,
             Err(status) => {

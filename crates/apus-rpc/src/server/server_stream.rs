@@ -1,17 +1,19 @@
 //! The server's side of a call with streams.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
 use apus::Bytes;
 
 use crate::code::Code;
 use crate::context::Context;
-use crate::envelope::{EnvelopeLimits, ResponseHead};
+use crate::envelope::{EnvelopeError, EnvelopeLimits, ResponseHead};
 use crate::metadata::Metadata;
 use crate::server::answer;
-use crate::status::Status;
+use crate::server::counters::ServerCounters;
+use crate::server::in_service::InService;
+use crate::status::{Execution, Status};
 use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
@@ -31,6 +33,7 @@ const OUTBOX_MAX: usize = 128 << 10;
 /// A call with streams. Its request OPEN, and later HOLD, is that of the context.
 pub(crate) struct ServerStream {
     context: Context,
+    counters: Arc<ServerCounters>,
     limits: EnvelopeLimits,
     state: Mutex<Sides>,
 }
@@ -123,7 +126,7 @@ impl ServerStream {
     /// With the chunks of the OPEN.
     pub(crate) fn new(
         context: Context,
-        limits: EnvelopeLimits,
+        in_service: &InService,
         chunk: Bytes,
         ends: bool,
         holds: bool,
@@ -152,7 +155,8 @@ impl ServerStream {
             task: None,
             is_polled: false,
         };
-        Self { context, limits, state: Mutex::new(Sides { inbox, outbox }) }
+        let (counters, limits) = (Arc::clone(&in_service.counters), in_service.limits);
+        Self { context, counters, limits, state: Mutex::new(Sides { inbox, outbox }) }
     }
 
     fn state(&self) -> MutexGuard<'_, Sides> {
@@ -431,6 +435,13 @@ impl ChunkSource for ServerStream {
 
     fn take_trailers(&self) -> Metadata {
         Metadata::new()
+    }
+
+    //= docs/rpc-wire.md#E15
+    fn refuse(&self, error: EnvelopeError) -> Status {
+        self.counters.refusals.count(&error);
+        // The handler has begun.
+        error.of_request().with_execution(Execution::Possible)
     }
 
     fn end_reading(&self) {

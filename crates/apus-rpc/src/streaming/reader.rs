@@ -10,6 +10,7 @@ use apus::Bytes;
 use futures_core::Stream;
 
 use crate::code::Code;
+use crate::envelope::EnvelopeError;
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::streaming::frames::FrameReader;
@@ -27,6 +28,9 @@ pub(crate) trait ChunkSource: Send + Sync {
 
     /// The metadata after the body, once the body has ended.
     fn take_trailers(&self) -> Metadata;
+
+    /// Counts a message that is refused, and returns the status of its call.
+    fn refuse(&self, error: EnvelopeError) -> Status;
 
     /// The reader has gone.
     fn end_reading(&self);
@@ -145,7 +149,10 @@ impl MessageReader {
             match self.frames.next(self.frame_max) {
                 Ok(Some(message)) => return Poll::Ready(Some(Ok(message))),
                 Ok(None) => {}
-                Err(error) => return self.fail(error.of_response()),
+                Err(error) => {
+                    let status = self.source.refuse(error);
+                    return self.fail(status);
+                }
             }
             match self.source.poll_chunk(task) {
                 Poll::Ready(Some(Ok(chunk))) => self.frames.push(chunk),
