@@ -1,7 +1,6 @@
 //! Times that tasks wait for, on one thread of the process. It is started with the first wait.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,18 +18,12 @@ struct TimerState {
     /// The process whose thread runs; 0 for none.
     process: u32,
     next: u64,
-    times: BinaryHeap<Reverse<(Instant, u64)>>,
-    /// The waits that have neither ended nor been dropped.
-    waiting: BTreeMap<u64, Waker>,
+    /// The waits that have neither ended nor been dropped, by their times and numbers.
+    waiting: BTreeMap<(Instant, u64), Waker>,
 }
 
 static TIMER: Timer = Timer {
-    state: Mutex::new(TimerState {
-        process: 0,
-        next: 0,
-        times: BinaryHeap::new(),
-        waiting: BTreeMap::new(),
-    }),
+    state: Mutex::new(TimerState { process: 0, next: 0, waiting: BTreeMap::new() }),
     changed: Condvar::new(),
 };
 
@@ -49,9 +42,8 @@ impl Timer {
         }
         let number = state.next;
         state.next += 1;
-        state.times.push(Reverse((until, number)));
-        state.waiting.insert(number, waker);
-        if state.times.peek().is_some_and(|Reverse((_, first))| *first == number) {
+        state.waiting.insert((until, number), waker);
+        if state.waiting.first_key_value().is_some_and(|((_, first), _)| *first == number) {
             self.changed.notify_one();
         }
         Some(number)
@@ -61,23 +53,16 @@ impl Timer {
         let mut state = self.state();
         loop {
             let now = Instant::now();
-            let mut due = Vec::new();
-            while let Some(Reverse((time, number))) = state.times.peek().copied() {
-                // A wait that was dropped has left its time behind.
-                let is_waiting = state.waiting.contains_key(&number);
-                if is_waiting && time > now {
-                    break;
-                }
-                state.times.pop();
-                due.extend(state.waiting.remove(&number));
-            }
+            let later = state.waiting.split_off(&(now, u64::MAX));
+            let due = std::mem::replace(&mut state.waiting, later);
             if !due.is_empty() {
                 drop(state);
-                due.into_iter().for_each(Waker::wake);
+                due.into_values().for_each(Waker::wake);
                 state = self.state();
                 continue;
             }
-            let first = state.times.peek().map(|Reverse((time, _))| time.duration_since(now));
+            let first = state.waiting.first_key_value();
+            let first = first.map(|((time, _), _)| time.duration_since(now));
             state = match first {
                 Some(time) => match self.changed.wait_timeout(state, time) {
                     Ok((state, _)) => state,
@@ -111,7 +96,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         if let Some(number) = self.number
-            && let Some(waker) = TIMER.state().waiting.get_mut(&number)
+            && let Some(waker) = TIMER.state().waiting.get_mut(&(self.until, number))
         {
             waker.clone_from(context.waker());
             return Poll::Pending;
@@ -125,7 +110,9 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            TIMER.state().waiting.remove(&number);
+            // The waker is dropped without the lock.
+            let waker = TIMER.state().waiting.remove(&(self.until, number));
+            drop(waker);
         }
     }
 }
@@ -135,6 +122,21 @@ mod tests {
     use futures_lite::future::block_on;
 
     use super::*;
+
+    #[test]
+    fn a_wait_that_is_dropped_leaves_nothing() {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waits: Vec<_> = (0..1000).map(|_| sleep(Duration::from_secs(3600))).collect();
+        let first = waits[0].until;
+        for wait in &mut waits {
+            assert!(Pin::new(wait).poll(&mut context).is_pending());
+        }
+        let last = waits[999].until;
+        let count = || TIMER.state().waiting.range((first, 0)..=(last, u64::MAX)).count();
+        assert_eq!(count(), 1000);
+        drop(waits);
+        assert_eq!(count(), 0);
+    }
 
     #[test]
     fn waits_end_in_the_order_of_their_times() {
