@@ -33,8 +33,8 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// The resolver of channels that have no other: it takes the targets that [`Target`] lists.
 ///
-/// Names are looked up with the system's resolver, all addresses of both families, on one thread that the channels of the process
-/// share. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s. A name
+/// Names are looked up with the system's resolver, all addresses of both families, on threads that the channels of the process share
+/// (at most 16), those of a target on one of them. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s. A name
 /// that is not found any more keeps the addresses that it had.
 #[derive(Clone, Default)]
 pub struct SystemResolver {
@@ -45,7 +45,9 @@ pub struct SystemResolver {
 #[derive(Default)]
 struct Requests {
     number: u64,
-    waiting: Vec<Waker>,
+    /// Tasks of watches, by the number of the watch.
+    waiting: BTreeMap<u64, Waker>,
+    next: u64,
 }
 
 impl SystemResolver {
@@ -69,8 +71,14 @@ impl Resolve for SystemResolver {
             },
             Err(error) => WatchStage::Last(Some(Err(error.into()))),
         };
+        let number = {
+            let mut requests = lock(&self.requests);
+            requests.next += 1;
+            requests.next
+        };
         Box::pin(HostWatch {
             requests: Arc::clone(&self.requests),
+            number,
             seen: 0,
             answers: Answers::new(),
             stage,
@@ -83,13 +91,14 @@ impl Resolve for SystemResolver {
             requests.number += 1;
             mem::take(&mut requests.waiting)
         };
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_values().for_each(Waker::wake);
     }
 }
 
 /// The list of a target, again and again.
 struct HostWatch {
     requests: Arc<Mutex<Requests>>,
+    number: u64,
     /// Number of the last request that this watch has followed.
     seen: u64,
     answers: Answers,
@@ -131,8 +140,9 @@ impl HostWatch {
         if requests.number > self.seen {
             return true;
         }
-        if !requests.waiting.iter().any(|waker| waker.will_wake(task.waker())) {
-            requests.waiting.push(task.waker().clone());
+        match requests.waiting.get_mut(&self.number) {
+            Some(waker) => waker.clone_from(task.waker()),
+            None => _ = requests.waiting.insert(self.number, task.waker().clone()),
         }
         false
     }
@@ -183,6 +193,13 @@ impl HostWatch {
             }
         }
         None
+    }
+}
+
+impl Drop for HostWatch {
+    fn drop(&mut self) {
+        let waker = lock(&self.requests).waiting.remove(&self.number);
+        drop(waker);
     }
 }
 
@@ -386,6 +403,19 @@ mod tests {
         assert!(lists.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
         resolver.refresh();
         assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_watch_that_is_dropped_leaves_no_waker() {
+        let resolver = SystemResolver::new();
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..3 {
+            let mut lists = resolver.watch(&Target::new("localhost:1"));
+            block_on(lists.next()).expect("a list").expect("addresses");
+            assert!(lists.as_mut().poll_next(&mut context).is_pending());
+            assert_eq!(lock(&resolver.requests).waiting.len(), 1);
+        }
+        assert!(lock(&resolver.requests).waiting.is_empty());
     }
 
     struct Flag(std::sync::atomic::AtomicBool);
