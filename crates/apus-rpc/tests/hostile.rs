@@ -112,10 +112,33 @@ fn pushes_without_a_call_are_bounded() {
         let head = RequestHead::Push { id: 100 + cookie, ends: false, seq: 1 };
         send(&client, &served, head.encode(0), cookie);
     }
-    // Those beyond the limit are answered, and 64 wait.
-    for _ in 0..6 {
+    // Those beyond the limit are answered, and 64 wait: otherwise the first ones would end first, with their time.
+    let answered = |client: &Client| {
         let response = client.recv().expect("a response");
         assert!(response.result.is_ok(), "{response:?}");
+        response.cookie
+    };
+    let mut refused: Vec<_> = (0..6).map(|_| answered(&client)).collect();
+    refused.sort_unstable();
+    assert_eq!(refused, [64, 65, 66, 67, 68, 69]);
+    assert!(client.try_recv().is_err(), "64 wait");
+    check(&served);
+}
+
+#[test]
+fn pushes_without_a_call_of_one_node_are_bounded() {
+    //= docs/rpc-wire.md#E26
+    let (served, node) = (methods(), node());
+    let clients: Vec<_> = (0..5).map(|_| node.client().expect("a client")).collect();
+    for client in &clients {
+        for cookie in 0..64 {
+            let head = RequestHead::Push { id: 100 + cookie, ends: false, seq: 1 };
+            send(client, &served, head.encode(0), cookie);
+        }
     }
+    for _ in 0..64 {
+        clients[4].recv().expect("a response");
+    }
+    assert!(clients[..4].iter().all(|client| client.try_recv().is_err()), "256 wait");
     check(&served);
 }

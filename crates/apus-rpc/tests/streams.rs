@@ -6,7 +6,7 @@ use std::future;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use apus::Client;
+use apus::{Client, Flush};
 use apus_rpc::envelope::{EnvelopeLimits, RequestHead, ResponseHead};
 use apus_rpc::{Bytes, Code, Context, Metadata, ServerBuilder, Status, StreamSender, Streaming};
 use futures_lite::future::{block_on, poll_once, zip};
@@ -493,6 +493,73 @@ fn a_message_beyond_the_limit_ends_the_stream() {
         assert!(status.message().starts_with("the response is refused"), "{status}");
     });
     assert_eq!(counted(channel.refusals()), Some(1));
+}
+
+/// A server that refuses all calls before their heads are read.
+#[test]
+fn messages_about_a_call_that_is_refused_at_once_do_not_wait_for_it() {
+    //= docs/rpc-wire.md#E26
+    let raw = Raw::of(served(|server| server.stream("/a.B/Echo", echo).concurrency(0)));
+    let send = |head: &RequestHead, cookie| {
+        let (to, message) = (raw.served.channel.address(), head.encode(0));
+        raw.client.send(to, message, cookie, Flush::Now).expect("sent");
+    };
+    // The first one waits for an OPEN that never comes, until its time is over.
+    send(&RequestHead::Hold { id: 100 }, 100);
+    // Before and after their OPEN.
+    send(&RequestHead::Hold { id: 5 }, 1);
+    send(&RequestHead::Push { id: 5, ends: false, seq: 1 }, 2);
+    let path = apus_rpc::envelope::MethodPath::new("/a.B/Echo").expect("a path");
+    let (ends, holds, metadata) = (false, true, Metadata::new());
+    let opening = apus_rpc::envelope::Opening { id: 5, ends, holds, path, metadata };
+    send(&RequestHead::Open(opening), 3);
+    send(&RequestHead::Push { id: 5, ends: true, seq: 2 }, 4);
+    let mut answered: Vec<u64> =
+        (0..4).map(|_| raw.client.recv().expect("an answer").cookie).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2, 3, 4], "the other one waits");
+}
+
+#[test]
+fn pushes_beyond_256_kib_wait_for_the_handler() {
+    //= docs/rpc-wire.md#E24
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let served = served(|server| {
+        let server = server.route("/a.B/Now", |_, _| async { Ok("") });
+        server.stream("/a.B/Late", move |_, mut requests: Streaming, _: StreamSender| {
+            let gate = Arc::clone(&opened);
+            async move {
+                gate.acquire().await.expect("open").forget();
+                while let Some(request) = requests.next().await {
+                    request?;
+                }
+                Ok(())
+            }
+        })
+    });
+    let raw = Raw::of(served);
+    let message = [&(60_u32 << 10).to_be_bytes()[..], &vec![7; 60 << 10]].concat();
+    let call = raw.open("/a.B/Late", false, &message);
+    let push = |seq, ends| raw.call(&RequestHead::Push { id: 5, ends, seq }, &message);
+    // 240 KiB wait for the handler, and there is room for one more.
+    for seq in 1..=3 {
+        assert!(answer(push(seq, false)).0.end.is_none());
+    }
+    let mut waits = [push(4, false), push(5, true)];
+    // The server has taken both when it answers this.
+    let path = apus_rpc::envelope::MethodPath::new("/a.B/Now").expect("a path");
+    let (ends, holds, metadata) = (true, false, Metadata::new());
+    let opening = apus_rpc::envelope::Opening { id: 9, ends, holds, path, metadata };
+    assert_eq!(code(raw.call(&RequestHead::Open(opening), b"")), Code::Ok);
+    for wait in &mut waits {
+        assert!(block_on(poll_once(wait)).is_none(), "the handler has 256 KiB to take");
+    }
+    gate.add_permits(1);
+    for wait in waits {
+        answer(wait);
+    }
+    assert_eq!(code(call), Code::Ok);
 }
 
 #[test]

@@ -110,6 +110,13 @@ impl RequestHead {
         matches!(message, [FIRST_BYTE, PUSH..=HOLD, ..])
     }
 
+    /// The id of an OPEN that other messages of its call follow, whatever the rest of it is.
+    pub(crate) fn followed_id(message: &[u8]) -> Option<u64> {
+        let [FIRST_BYTE, OPEN, flags, rest @ ..] = message else { return None };
+        let is_followed = flags & END == 0 || flags & HOLDS != 0;
+        is_followed.then(|| rest.first_chunk().map(|id| u64::from_be_bytes(*id)))?
+    }
+
     /// Sets the flags of an OPEN that was encoded.
     pub(crate) fn set_flags(message: &mut [u8], ends: bool, holds: bool) {
         message[FLAGS] = if ends { END } else { 0 } | if holds { HOLDS } else { 0 };

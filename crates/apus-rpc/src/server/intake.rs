@@ -106,6 +106,9 @@ impl Intake {
         match self.choose(&request, &message) {
             Ok(chosen) => self.begin(request, chosen),
             Err(status) => {
+                if let Some(id) = RequestHead::followed_id(&message) {
+                    self.streams.note_over(request.from(), id);
+                }
                 let (metadata, trailers) = Default::default();
                 answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
             }
@@ -149,9 +152,7 @@ impl Intake {
         let admitted = self.admission.admit(request.from().host);
         let permit = admitted.inspect_err(|_| count(&counters.over_limits)).inspect_err(unknown)?;
         let (opening, body) = self.opening(message).inspect_err(unknown)?;
-        let id = opening.id;
-        let chosen = self.method(request, opening, body, permit);
-        chosen.inspect_err(|_| self.streams.note_over(request.from(), id))
+        self.method(request, opening, body, permit)
     }
 
     /// The method of an OPEN, unless it is refused.
