@@ -80,16 +80,42 @@ struct Early {
     id: u64,
     head: RequestHead,
     chunk: Bytes,
-    request: Incoming,
+    held: Arc<Mutex<HeldEarly>>,
+}
+
+/// The request of an early message until it is taken. Its lock is that of one message, because a request asks its engine whether it was
+/// given up.
+struct HeldEarly {
+    request: Option<Incoming>,
     /// The task that watches it.
     watcher: Option<Waker>,
 }
 
+impl HeldEarly {
+    /// Ready when the request is given up, or was taken.
+    fn poll_over(held: &Mutex<Self>, task: &task::Context<'_>) -> Poll<()> {
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(request) = &held.request else { return Poll::Ready(()) };
+        let polled = request.poll_cancelled(task);
+        held.watcher = Some(task.waker().clone());
+        polled
+    }
+
+    /// Takes the request, and lets the task that watches it end.
+    fn take(held: &Mutex<Self>) -> Option<Incoming> {
+        let (request, watcher) = {
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            (held.request.take(), held.watcher.take())
+        };
+        watcher.into_iter().for_each(Waker::wake);
+        request
+    }
+}
+
 impl Early {
-    /// Answers the message, and lets the task that watches it end.
+    /// Answers the message.
     fn refuse(self) {
-        unknown(self.request);
-        self.watcher.into_iter().for_each(Waker::wake);
+        HeldEarly::take(&self.held).into_iter().for_each(unknown);
     }
 }
 
@@ -141,9 +167,10 @@ impl StreamTable {
             state.streams.insert(key, Arc::clone(stream));
             state.take_early(from, |early| early.id == id)
         };
-        for Early { head, chunk, request, watcher, .. } in early {
-            give(stream, &head, chunk, request);
-            watcher.into_iter().for_each(Waker::wake);
+        for Early { head, chunk, held, .. } in early {
+            if let Some(request) = HeldEarly::take(&held) {
+                give(stream, &head, chunk, request);
+            }
         }
         Ok(Registered { table: Arc::clone(self), key })
     }
@@ -187,36 +214,26 @@ impl StreamTable {
             drop(state);
             return unknown(request);
         }
-        let early = Early { number, id, head, chunk, request, watcher: None };
+        let held = HeldEarly { request: Some(request), watcher: None };
+        let held = Arc::new(Mutex::new(held));
+        let early = Early { number, id, head, chunk, held: Arc::clone(&held) };
         state.early.entry(from).or_default().push(early);
         *state.early_of.entry(from.host).or_default() += 1;
         state.next += 1;
         drop(state);
-        spawner.spawn(Box::pin(Arc::clone(self).watch_early(from, number)));
+        spawner.spawn(Box::pin(Arc::clone(self).watch_early(from, number, held)));
     }
 
     /// Waits until a message has its stream, is given up, or has waited long enough.
-    async fn watch_early(self: Arc<Self>, from: Address, number: u64) {
+    async fn watch_early(self: Arc<Self>, from: Address, number: u64, held: Arc<Mutex<HeldEarly>>) {
         let mut time = pin!(sleep(EARLY_FOR));
-        poll_fn(|task| match self.poll_early(from, number, task) {
+        poll_fn(|task| match HeldEarly::poll_over(&held, task) {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => time.as_mut().poll(task),
         })
         .await;
         let early = self.state().take_early(from, |early| early.number == number);
         early.into_iter().for_each(Early::refuse);
-    }
-
-    fn poll_early(&self, from: Address, number: u64, task: &task::Context<'_>) -> Poll<()> {
-        let mut state = self.state();
-        let mut waiting = state.early.get_mut(&from).into_iter().flatten();
-        match waiting.find(|early| early.number == number) {
-            Some(early) => {
-                early.watcher = Some(task.waker().clone());
-                early.request.poll_cancelled(task)
-            }
-            None => Poll::Ready(()),
-        }
     }
 }
 
