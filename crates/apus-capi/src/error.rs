@@ -205,7 +205,7 @@ pub extern "C" fn apus_error_name(error: i32) -> *const c_char {
 /// Returns 0 if no call that ended with this error has executed its request: it may be repeated then, whatever the request does.
 /// Returns 1 otherwise, and for a number that this version does not know. Some calls that end with APUS_EDEADLINE,
 /// APUS_EPEER_TIMEOUT, APUS_EPEER_UNREACHABLE or APUS_EHANDSHAKE were not executed either: apus_last_error_may_have_executed()
-/// and the field of an apus_completion tell that for one call.
+/// and the field of an apus_completion state that for one call.
 #[unsafe(no_mangle)]
 pub extern "C" fn apus_error_may_have_executed(error: i32) -> i32 {
     match entry(error) {
