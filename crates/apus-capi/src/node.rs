@@ -122,7 +122,7 @@ pub unsafe extern "C" fn apus_node_address(
 }
 
 /// Finds the first address of a service as apus_resolve() does, and remembers its name: clients of a node with a certificate then
-/// expect a server with that name at the address. May block for seconds.
+/// expect a server with that name at the address. May block for seconds, for which apus_node_close() waits.
 ///
 /// Returns 0, APUS_EADDRESS or APUS_ELOOKUP.
 #[unsafe(no_mangle)]

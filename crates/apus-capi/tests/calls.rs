@@ -92,6 +92,27 @@ fn a_request_has_its_facts() {
 }
 
 #[test]
+fn the_longest_times_end_nothing() {
+    let all = pair(&[]);
+    let longest = i64::MAX;
+    let options = apus_call_options { deadline_ns: longest, ..OPTIONS };
+    let (to, body) = (&raw const all.to, c"hello".as_ptr().cast());
+    let (mut request, mut completion) = (null_mut(), NO_COMPLETION);
+    // SAFETY: the pointers are valid.
+    unsafe {
+        succeeds(apus_connect(all.client, to, longest));
+        succeeds(apus_send(all.client, to, body, 5, &raw const options, 1));
+        assert_eq!(succeeds(apus_port_recv_many(all.port, &raw mut request, 1, longest)), 1);
+        assert!(apus_request_remaining_ns(request) > 0);
+        succeeds(apus_reply(request, body, 5));
+        assert_eq!(succeeds(apus_recv_many(all.client, &raw mut completion, 1, longest)), 1);
+        assert_eq!((completion.error, take(completion.message)), (0, b"hello".to_vec()));
+        succeeds(apus_node_close(all.node, longest));
+    }
+    all.free();
+}
+
+#[test]
 fn completions_come_in_a_batch_and_none_is_no_error() {
     let all = pair(&[]);
     let mut completions = [NO_COMPLETION; 16];
