@@ -12,7 +12,7 @@ b'hello'
 the files of ``apus sim``, ``apus bench`` and ``apus lab``.
 """
 
-from apus import _native
+from apus import _native, _serving
 from apus._native import Address, Client, Message, Node, Port, Request, Response, resolve
 from apus.errors import (
     ApusError,
@@ -75,3 +75,5 @@ __all__ = [
 ]
 
 __version__ = _native.VERSION
+
+Port.serve = _serving.serve  # type: ignore[method-assign]

@@ -55,9 +55,10 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._node = apus.Node(config=config, environment=environment, server=server, faults=faults, **settings)
         self._reactor = _native.Reactor(self._node)
+        turns = _Turns(self._loop, self._reactor)
         for fileno in self._reactor.filenos():
-            self._loop.add_reader(fileno, self._reactor.turn)
-        self._soon = functools.partial(self._loop.call_soon, self._reactor.turn)
+            self._loop.add_reader(fileno, turns)
+        self._soon = turns.soon
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
     def _check(self) -> None:
@@ -135,6 +136,34 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<apus.aio.Node {self._node!r}>"
+
+
+class _Turns:
+    """The turns of a node by an event loop: when its descriptor is readable, and again after the tasks that a turn has woken."""
+
+    __slots__ = ("_is_due", "_loop", "_reactor", "_ready")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, reactor: _native.Reactor) -> None:
+        self._loop = loop
+        self._reactor = reactor
+        # The callbacks that are ready, of asyncio's own loops.
+        self._ready: deque[object] | None = getattr(loop, "_ready", None)
+        self._is_due = False
+
+    def __call__(self) -> None:
+        if self._reactor.turn(False):
+            self.soon()
+
+    def soon(self) -> None:
+        """Turns the node after the callbacks that are ready, once."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._again)
+
+    def _again(self) -> None:
+        self._is_due = False
+        if self._reactor.turn(self._ready is not None and not self._ready):
+            self.soon()
 
 
 def _leave(loop: asyncio.AbstractEventLoop, reactor: _native.Reactor) -> None:

@@ -70,10 +70,10 @@ def serve_grpcio(_: str) -> None:
 
 def serve_apus_grpc(way: str) -> None:
     """A server of `apus.grpc`."""
-    import apus.grpc
+    from apus.grpc import server as grpc_server
 
     node = apus.Node(listen="127.0.0.1:0", link=way)
-    server = apus.grpc.server(4000, [methods()], workers=4, node=node)
+    server = grpc_server(4000, [methods()], workers=4, node=node)
     server.start()
     print(f"apus://{node.address(4000)}", flush=True)
     server.wait_for_termination()
@@ -136,13 +136,13 @@ def waiting(seconds: float, stack: ExitStack) -> dict[str, list[float]]:
     try:
         import grpc
 
-        import apus.grpc
+        from apus.grpc import insecure_channel
     except ImportError:
         print("grpcio is not installed", file=sys.stderr)
     else:
         for name, way in (("apus.grpc, memory", "auto"), ("apus.grpc, UDP", "udp")):
             node = stack.enter_context(apus.Node(listen="127.0.0.1:0", link=way))
-            carried = apus.grpc.insecure_channel(stack.enter_context(server("apus_grpc", way)), node=node)
+            carried = insecure_channel(stack.enter_context(server("apus_grpc", way)), node=node)
             calls[name] = lambda method=carried.unary_unary("/a.B/C"): method(BODY)  # type: ignore[misc]
         channel = grpc.insecure_channel(stack.enter_context(server("grpcio", "")))
         calls["grpcio, TCP"] = lambda method=channel.unary_unary("/a.B/C"): method(BODY)  # type: ignore[misc]
@@ -171,9 +171,24 @@ async def rate(call: Callable[[], Any], awaits: int, seconds: float) -> float:
     return count / (time.perf_counter() - begin)
 
 
-async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, float]:
-    """Rates of calls that tasks await."""
-    rates: dict[str, float] = {}
+async def alone(call: Callable[[], Any], seconds: float) -> float:
+    """The median time of calls that one task awaits one after the other, in microseconds."""
+    taken = []
+    until = time.perf_counter() + seconds
+    while (begin := time.perf_counter()) < until:
+        await call()
+        taken.append(1e6 * (time.perf_counter() - begin))
+    return statistics.median(taken)
+
+
+async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, tuple[float, float]]:
+    """Rates of calls that tasks await, and the median time of a call of one task."""
+    rates: dict[str, tuple[float, float]] = {}
+
+    async def measure(name: str, call: Callable[[], Any]) -> None:
+        median = await alone(call, seconds / 2)
+        rates[name] = (await rate(call, awaits, seconds), median)
+
     for name, kind, way in (
         ("apus.aio, memory, server on a thread", "apus", "auto"),
         ("apus.aio, UDP, server on a thread", "apus", "udp"),
@@ -183,14 +198,14 @@ async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, f
         async with apus.aio.Node(listen="127.0.0.1:0", link=way) as node:
             client, address = node.client(), apus.Address(stack.enter_context(server(kind, way)))
             await client.connect(address)
-            rates[name] = await rate(lambda: client.call(address, BODY), awaits, seconds)
+            await measure(name, lambda: client.call(address, BODY))
     try:
         import grpc
     except ImportError:
         return rates
     async with grpc.aio.insecure_channel(stack.enter_context(server("grpcio_aio", ""))) as channel:
         method = channel.unary_unary("/a.B/C")
-        rates["grpc.aio on both sides, TCP"] = await rate(lambda: method(BODY), awaits, seconds)
+        await measure("grpc.aio on both sides, TCP", lambda: method(BODY))
     return rates
 
 
@@ -216,9 +231,9 @@ def main() -> None:
     for name, row in taken.items():
         cuts = statistics.quantiles(row, n=100)
         print(f"{name:50} {cuts[49]:6.1f}   {cuts[98]:6.1f}")
-    print(f"{f'{arguments.awaits} tasks await one call after the other':50} calls/s")
-    for name, per_second in rates.items():
-        print(f"{name:50} {per_second:7,.0f}")
+    print(f"{f'{arguments.awaits} tasks await one call after the other':50} calls/s   one task: p50 us")
+    for name, (per_second, median) in rates.items():
+        print(f"{name:50} {per_second:7,.0f}   {median:6.1f}")
 
 
 if __name__ == "__main__":

@@ -24,27 +24,14 @@ use crate::reactor::{Outcome, Reactor, Receiver, complete};
 /// Messages that a receiver takes before other callbacks of the loop have their turn.
 const BATCH: usize = 256;
 
-/// Has operations of one round of the loop leave together: the first one leaves at once, and those after it with a turn that is called
-/// soon.
-#[derive(Default)]
-struct Together {
-    /// A turn is called soon.
-    is_due: AtomicBool,
+/// Has operations of one round of the loop leave together, if others are under way: with a turn that is called soon.
+fn flush(others: bool) -> Flush {
+    if others { Flush::Later } else { Flush::Now }
 }
 
-impl Together {
-    /// How an operation leaves, if others are under way or not.
-    fn flush(&self, others: bool) -> Flush {
-        if others { Flush::Later } else { Flush::Now }
-    }
-
-    /// Calls `soon` once until the next turn.
-    fn after(&self, py: Python<'_>, flush: Flush, soon: &Py<PyAny>) -> PyResult<()> {
-        if flush == Flush::Later && !self.is_due.swap(true, Ordering::Relaxed) {
-            soon.call0(py)?;
-        }
-        Ok(())
-    }
+/// Calls `soon` after an operation that leaves with the next turn.
+fn after(py: Python<'_>, flush: Flush, soon: &Py<PyAny>) -> PyResult<()> {
+    if flush == Flush::Later { soon.call0(py).map(drop) } else { Ok(()) }
 }
 
 /// Calls of an event loop. Made by ``apus.aio.Client``.
@@ -63,7 +50,6 @@ struct Calls {
     responses: Mutex<Responses>,
     /// The futures of outstanding calls, by their cookies.
     outstanding: Mutex<HashMap<u64, Py<PyAny>>>,
-    together: Together,
 }
 
 impl Calls {
@@ -91,7 +77,6 @@ impl Calls {
 
 impl Receiver for Calls {
     fn look(&self, py: Python<'_>, task: &mut Context<'_>) -> bool {
-        self.together.is_due.store(false, Ordering::Relaxed);
         for _ in 0..BATCH {
             let response = match self.next_response(task) {
                 Poll::Ready(Some(response)) => response,
@@ -121,7 +106,6 @@ impl AsyncClient {
             responses: Mutex::new(client.responses()),
             client,
             outstanding: Mutex::new(HashMap::new()),
-            together: Together::default(),
         });
         let source = reactor.get().add_receiver(Arc::clone(&calls) as Arc<_>);
         Self { calls, reactor, source, soon, next: AtomicU64::new(0) }
@@ -146,12 +130,12 @@ impl AsyncClient {
             outstanding.insert(cookie, future);
             others
         };
-        let flush = self.calls.together.flush(others);
+        let flush = flush(others);
         if let Err(error) = self.calls.client.send_with(to, body, cookie, flush, options) {
             self.calls.outstanding().remove(&cookie);
             return Err(error).or_raise(py);
         }
-        self.calls.together.after(py, flush, &self.soon)?;
+        after(py, flush, &self.soon)?;
         Ok(cookie)
     }
 
@@ -211,7 +195,6 @@ struct Arrivals {
     requests: Mutex<Requests>,
     /// Takes lists of requests, and `None` at the end.
     taker: Mutex<Option<Py<PyAny>>>,
-    together: Together,
     /// Requests that were taken and are not answered.
     in_service: AtomicUsize,
     /// The program takes no requests for now.
@@ -234,7 +217,6 @@ impl Arrivals {
     }
 
     fn take(&self, py: Python<'_>, task: &mut Context<'_>) -> PyResult<bool> {
-        self.together.is_due.store(false, Ordering::Relaxed);
         if self.is_paused.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -281,7 +263,6 @@ impl AsyncPort {
             requests: Mutex::new(port.requests()),
             port,
             taker: Mutex::new(Some(taker)),
-            together: Together::default(),
             in_service: AtomicUsize::new(0),
             is_paused: AtomicBool::new(false),
         });
@@ -293,9 +274,9 @@ impl AsyncPort {
     #[pyo3(signature = (request, body, /))]
     fn reply(&self, request: &Request, body: &Bound<'_, PyAny>) -> PyResult<()> {
         let others = self.arrivals.in_service.load(Ordering::Relaxed) > 1;
-        let flush = self.arrivals.together.flush(others);
+        let flush = flush(others);
         request.reply_with(body, flush)?;
-        self.arrivals.together.after(body.py(), flush, &self.soon)
+        after(body.py(), flush, &self.soon)
     }
 
     /// A request that was taken is over: its client learns so if it was not answered.

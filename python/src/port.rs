@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apus::{Flush, ReplyError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
 use crate::bodies::{Lent, body};
 use crate::client::{LONG, receive};
@@ -62,25 +62,6 @@ impl Port {
         PyList::new(py, received.into_iter().map(Request::new))
     }
 
-    /// Gives each request to ``handler`` on one of ``workers`` threads, until the port is closed. The calling thread waits meanwhile.
-    ///
-    /// A result of the handler that is not ``None`` is the answer. An exception ends the request, so that its client gets
-    /// ``HandlerError``, and is logged to the logger ``apus``.
-    #[pyo3(signature = (handler, *, workers = 1))]
-    fn serve(slf: Bound<'_, Self>, handler: Py<PyAny>, workers: usize) -> PyResult<()> {
-        slf.py().import("apus._serving")?.call_method1("serve", (slf, handler, workers)).map(drop)
-    }
-
-    /// Gives each request to ``handler`` on the calling thread, until the port is closed.
-    fn _serve_here(&self, py: Python<'_>, handler: Py<PyAny>) {
-        py.detach(|| {
-            self.port.serve(|request| {
-                // Without an interpreter, nobody can answer.
-                let _ = Python::try_attach(|py| handle(py, request, handler.bind(py)));
-            });
-        });
-    }
-
     /// Admits only requests of peers that one of the patterns names.
     fn allow(&self, py: Python<'_>, patterns: Vec<String>) -> PyResult<()> {
         py.detach(|| self.port.allow(patterns.iter().map(String::as_str))).or_raise(py)
@@ -93,35 +74,6 @@ impl Port {
 
     fn __repr__(&self) -> String {
         format!("<apus.Port {}>", self.port.number())
-    }
-}
-
-/// Calls a handler. A result that is not ``None`` is the answer. An exception ends the request as a panic does, and is logged.
-fn handle(py: Python<'_>, request: apus::Request, handler: &Bound<'_, PyAny>) {
-    let request = match Bound::new(py, Request::new(request)) {
-        Ok(request) => request,
-        Err(error) => return log(py, &error),
-    };
-    let answered = handler.call1((&request,)).and_then(|result| match result.is_none() {
-        true => Ok(()),
-        false => request.get().answer(&result),
-    });
-    if let Err(error) = answered {
-        request.get().fail();
-        log(py, &error);
-    }
-}
-
-/// Writes an exception of a handler to the logger `apus`.
-fn log(py: Python<'_>, error: &PyErr) {
-    let logged = || -> PyResult<()> {
-        let logger = py.import("logging")?.call_method1("getLogger", ("apus",))?;
-        let keywords = PyDict::new(py);
-        keywords.set_item("exc_info", error.value(py))?;
-        logger.call_method("error", ("a handler has raised",), Some(&keywords)).map(drop)
-    };
-    if let Err(error) = logged() {
-        error.write_unraisable(py, None);
     }
 }
 
@@ -147,18 +99,6 @@ impl Request {
     /// Runs a function with the request, unless it is over.
     pub(crate) fn with<T>(&self, run: impl FnOnce(&apus::Request) -> T) -> Option<T> {
         self.request().as_ref().map(run)
-    }
-
-    /// Answers with the result of a handler, unless it has answered itself.
-    fn answer(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.request().is_none() {
-            return Ok(());
-        }
-        match self.send(body, Flush::Now) {
-            // The client has gone.
-            Ok(()) | Err(Answered::Reply(ReplyError::Gone)) => Ok(()),
-            Err(error) => Err(error.raise(body.py())),
-        }
     }
 
     fn send(&self, body: &Bound<'_, PyAny>, flush: Flush) -> Result<(), Answered> {
@@ -245,6 +185,24 @@ impl Request {
     /// Answers the request.
     fn reply(&self, body: &Bound<'_, PyAny>) -> PyResult<()> {
         self.reply_with(body, Flush::Now)
+    }
+
+    /// Answers with the result of a handler, unless the request is over. With ``flush=False`` the answer may leave with the next operation.
+    #[pyo3(signature = (body, flush, /))]
+    fn _answer(&self, body: &Bound<'_, PyAny>, flush: bool) -> PyResult<()> {
+        if self.request().is_none() {
+            return Ok(());
+        }
+        match self.send(body, if flush { Flush::Now } else { Flush::Later }) {
+            // The client has gone.
+            Ok(()) | Err(Answered::Reply(ReplyError::Gone)) => Ok(()),
+            Err(error) => Err(error.raise(body.py())),
+        }
+    }
+
+    /// Ends the request as a panic of its handler does: the client is notified at once.
+    fn _fail(&self) {
+        self.fail();
     }
 
     /// Gives the request up: the client learns that there will be no response.

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use apus::EventLoop;
 use apus_rpc::BoxTask;
@@ -198,14 +199,17 @@ impl Reactor {
         node.into_iter().chain([self.wakes.descriptor()]).collect()
     }
 
-    /// Turns the node, and gives the program all that has arrived.
-    fn turn(&self, py: Python<'_>) -> PyResult<()> {
+    /// Turns the node, and gives the program all that has arrived. With ``alone`` the loop has nothing else to do, and the thread polls
+    /// for a message as long as that pays, without Python's lock. Returns whether it has to be called again before the thread sleeps.
+    fn turn(&self, py: Python<'_>, alone: bool) -> PyResult<bool> {
         release(py);
         self.wakes.begin();
         let event_loop = self.event_loop.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(event_loop) = event_loop {
-            event_loop.turn();
-        }
+        let awake = match event_loop {
+            Some(event_loop) if alone => py.detach(|| event_loop.poll(POLL_MAX)),
+            Some(event_loop) => event_loop.poll(Duration::ZERO),
+            None => false,
+        };
         let mut result = Ok(());
         for _ in 0..ROUNDS {
             let due = self.wakes.take();
@@ -217,7 +221,7 @@ impl Reactor {
             }
         }
         self.wakes.sleep();
-        result
+        result.map(|()| awake)
     }
 
     /// Drops an operation whose future was cancelled.
@@ -232,6 +236,9 @@ impl Reactor {
         drop(sources);
     }
 }
+
+/// The longest poll in vain. Timers and other descriptors of the loop wait meanwhile.
+const POLL_MAX: Duration = Duration::from_micros(50);
 
 /// Looks at sources that are due again before other callbacks of the loop have their turn.
 const ROUNDS: usize = 4;

@@ -34,6 +34,14 @@ def node(way: dict[str, Any] | None = None, **settings: Any) -> apus.Node:
     return apus.Node(listen="127.0.0.1:0", **(way or {}), **settings)
 
 
+def reach(client: apus.Client, caller: apus.Node, address: apus.Address, way: dict[str, Any]) -> None:
+    """Calls until messages go the way that is wanted: two nodes of one host meet in memory after their first messages."""
+    wanted = "udp" if way else "memory"
+    client.connect(address, timeout=30)
+    while caller.route(address) != wanted:
+        client.call(address, b"reach", timeout=30)
+
+
 @contextmanager
 def served(handler: Callable[[apus.Request], object], way: dict[str, Any] | None = None, **options: int) -> Iterator[apus.Address]:
     """A service in a thread of its own."""
@@ -50,12 +58,16 @@ def served(handler: Callable[[apus.Request], object], way: dict[str, Any] | None
         server.close()
 
 
+def environment() -> dict[str, str]:
+    """The environment of a program of Python that has the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(apus.__file__).parent.parent), *sys.path])}
+
+
 @contextmanager
 def program(text: str, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A program of Python that prints a line when it is ready."""
     command = [sys.executable, "-c", text, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(apus.__file__).parent.parent), *sys.path])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as child:
         assert child.stdout is not None
         try:
             yield child, child.stdout.readline().strip()

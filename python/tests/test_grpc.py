@@ -168,7 +168,7 @@ def test_failures_have_grpcs_codes(generated: Generated) -> None:
         assert caught.value.code() is StatusCode.UNIMPLEMENTED
         with pytest.raises(ValueError):
             stub.SayHello(generated.hello.HelloRequest(), metadata=(("Wrong Name", "x"),))
-    with apus.grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
+    with node() as own, apus.grpc.insecure_channel(f"apus://{own.address(4000)}") as channel, pytest.raises(grpc.RpcError) as caught:
         generated.hello_grpc.GreeterStub(channel).SayHello(generated.hello.HelloRequest(), timeout=30)
     assert caught.value.code() is StatusCode.UNAVAILABLE and not caught.value.may_have_executed
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import apus
 import pytest
-from conftest import node, program, served
+from conftest import node, program, reach, served
 
 
 def echo(request: apus.Request) -> apus.Message:
@@ -29,9 +29,11 @@ def test_a_call_has_a_response(way: dict[str, Any]) -> None:
 
 def test_the_way_is_that_of_the_settings(way: dict[str, Any]) -> None:
     with served(echo, way) as address, node(way) as caller:
-        caller.client().call(address, b"hello", timeout=20)
-        assert caller.route(address) == ("udp" if way else "memory")
-        assert caller.stats()["calls"] == 1
+        client = caller.client()
+        reach(client, caller, address, way)
+        before = caller.stats()["calls"]
+        client.call(address, b"hello", timeout=20)
+        assert caller.stats()["calls"] == before + 1
 
 
 @pytest.mark.parametrize("length", [100, 100_000])
@@ -352,3 +354,28 @@ def test_time_of_a_wait_is_kept() -> None:
         with pytest.raises(apus.ReceiveTimeoutError):
             port.recv(timeout=0.12)
         assert time.monotonic() - begin >= 0.12
+
+
+ENDING = """
+import apus, threading, time
+node = apus.Node(listen="127.0.0.1:0")
+port, other = node.bind(4000), node.bind(4001)
+def handler(request):
+    if request.body == b"sleep":
+        time.sleep(3600)
+    return request.body
+threading.Thread(target=port.serve, args=(handler,), kwargs={"workers": 2}, daemon=True).start()
+client = node.client()
+client.call(node.address(4000), b"hello")
+client.send(node.address(4000), b"sleep", 1)
+for wait in (other.recv, client.recv_many, lambda: client.call(node.address(4001), b"hello")):
+    threading.Thread(target=wait, daemon=True).start()
+print("ready", flush=True)
+"""
+
+
+def test_an_interpreter_ends_while_threads_wait() -> None:
+    for _ in range(3):
+        with program(ENDING) as (child, ready):
+            assert ready == "ready"
+            assert child.wait(30) == 0
