@@ -141,6 +141,98 @@ fn a_schema_has_all_types_as_serde_shows_them() {
     assert_eq!((schema.service(), schema.codec()), ("shop.Orders", "postcard"));
 }
 
+/// Types of other modules with the names of types around them.
+mod inner {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    pub(crate) struct Order {
+        pub(crate) lines: Vec<String>,
+        pub(crate) parent: Option<Box<Self>>,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    pub(crate) enum Side {
+        Left,
+        Right(Box<super::Outer>),
+    }
+}
+
+mod outer {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    pub(crate) struct Order {
+        pub(crate) inner: super::inner::Order,
+        pub(crate) next: Option<Box<Self>>,
+        pub(crate) page: super::Page<super::Page<u8>>,
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Outer {
+    side: inner::Side,
+    order: outer::Order,
+}
+
+#[apus_rpc::service(name = "shop.Twins")]
+trait Twins {
+    async fn first(&self, cx: &Context, order: outer::Order) -> Result<inner::Order, Status>;
+    async fn second(&self, cx: &Context, outer: Outer) -> Result<Side, Status>;
+}
+
+#[test]
+fn types_of_one_name_are_told_apart_also_within_each_other() {
+    let schema = TwinsClient::schema();
+    let text = "\
+service shop.Twins
+codec postcard
+
+method First
+    order: Order.2
+    returns Order
+
+method Second
+    outer: Outer
+    returns Side.2
+
+struct Lot
+    size: u32
+    tags: map<string, [u8; 4]>
+
+struct Order
+    lines: list<string>
+    parent: option<Order>
+
+struct Order.2
+    inner: Order
+    next: option<Order.2>
+    page: Page.2
+
+struct Outer
+    side: Side
+    order: Order.2
+
+struct Page
+    items: list<u8>
+
+struct Page.2
+    items: list<Page>
+
+enum Side
+    Left
+    Right(Outer)
+
+enum Side.2
+    Buy
+    Sell(u32)
+    Both(u32, string)
+    Swap { from: Lot, to: Side.2 }
+";
+    assert_eq!(schema.to_string(), text);
+    assert_eq!(text.parse(), Ok(schema));
+}
+
 #[test]
 fn the_schema_of_this_test_is_committed() {
     OrdersClient::schema().assert_committed("tests/orders.schema");

@@ -67,7 +67,7 @@ struct Run<'r> {
     number: usize,
     readable: bool,
     parts: &'r mut usize,
-    /// The named types around this part.
+    /// The ids of the named types around this part.
     within: Vec<&'static str>,
 }
 
@@ -97,13 +97,13 @@ impl de::Error for Unsuitable {
 
 impl Run<'_> {
     /// How often this named type is around this part.
-    fn depth(&self, name: &str) -> usize {
-        self.within.iter().filter(|outer| **outer == name).count()
+    fn depth(&self, id: &str) -> usize {
+        self.within.iter().filter(|outer| **outer == id).count()
     }
 
     /// Whether this part is in a type within itself, and should be short.
     fn is_closing(&self) -> bool {
-        self.within.iter().any(|name| self.depth(name) > 1)
+        self.within.iter().any(|id| self.depth(id) > 1)
     }
 
     fn count(&mut self) -> Result<(), Unsuitable> {
@@ -129,15 +129,15 @@ impl<'t> Tracer<'t, '_> {
     /// Gives a named type its value, unless it is within itself too deeply.
     fn named<T>(
         self,
-        name: &'static str,
+        id: &'static str,
         make: impl FnOnce(Tracer<'_, '_>) -> Result<T, Unsuitable>,
     ) -> Result<T, Unsuitable> {
         let Tracer { shape, run } = self;
         run.count()?;
-        let is_recursive = run.depth(name) > 0;
-        run.within.push(name);
+        let is_recursive = run.depth(id) > 0;
+        run.within.push(id);
         let made = if is_recursive {
-            *shape = Shape::Recursive(name);
+            *shape = Shape::Recursive(id);
             make(Tracer { shape: &mut Shape::Unknown, run: &mut *run })
         } else {
             make(Tracer { shape, run: &mut *run })
@@ -434,7 +434,7 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Unsuitable> {
-        *self.shape = Shape::Struct { name, fields: Fields::None };
+        *self.shape = Shape::Struct { name, id: id_of::<V>(), fields: Fields::None };
         visitor.visit_unit()
     }
 
@@ -443,8 +443,9 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Unsuitable> {
-        self.named(name, |Tracer { shape, run }| {
-            let shape = fields_of(shape, name).unnamed(1).next().expect("there is one");
+        let id = id_of::<V>();
+        self.named(id, |Tracer { shape, run }| {
+            let shape = fields_of(shape, name, id).unnamed(1).next().expect("there is one");
             visitor.visit_newtype_struct(Tracer { shape, run })
         })
     }
@@ -455,8 +456,9 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
         length: usize,
         visitor: V,
     ) -> Result<V::Value, Unsuitable> {
-        self.named(name, |Tracer { shape, run }| {
-            let shapes = fields_of(shape, name).unnamed(length);
+        let id = id_of::<V>();
+        self.named(id, |Tracer { shape, run }| {
+            let shapes = fields_of(shape, name, id).unnamed(length);
             visitor.visit_seq(Parts { shapes, run })
         })
     }
@@ -467,8 +469,9 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Unsuitable> {
-        self.named(name, |Tracer { shape, run }| {
-            visit_fields(visitor, fields_of(shape, name).named(fields), run)
+        let id = id_of::<V>();
+        self.named(id, |Tracer { shape, run }| {
+            visit_fields(visitor, fields_of(shape, name, id).named(fields), run)
         })
     }
 
@@ -479,18 +482,19 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
         visitor: V,
     ) -> Result<V::Value, Unsuitable> {
         if variants.is_empty() {
-            *self.shape = Shape::Enum { name, variants: Vec::new() };
+            *self.shape = Shape::Enum { name, id: id_of::<V>(), variants: Vec::new() };
             return Err(Unsuitable);
         }
-        self.named(name, |Tracer { shape, run }| {
+        let id = id_of::<V>();
+        self.named(id, |Tracer { shape, run }| {
             // A type within itself takes another variant at each level, so that one of them ends it.
-            let turn = run.number + run.depth(name).saturating_sub(1);
+            let turn = run.number + run.depth(id).saturating_sub(1);
             if !matches!(shape, Shape::Enum { .. }) {
                 let variants = variants.iter().map(|variant| (*variant, None)).collect();
-                *shape = Shape::Enum { name, variants };
+                *shape = Shape::Enum { name, id, variants };
             }
             let Shape::Enum { variants, .. } = shape else { unreachable!("it was just made") };
-            let is_inner = run.depth(name) > 1;
+            let is_inner = run.depth(id) > 1;
             let unseen = variants.iter().position(|(_, fields)| fields.is_none());
             let place = unseen.filter(|_| !is_inner).unwrap_or(turn % variants.len());
             let fields = &mut variants[place].1;
@@ -503,10 +507,15 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
     }
 }
 
+/// Tells types of one name apart: each has its own visitor, also for each parameter of a generic type.
+fn id_of<V>() -> &'static str {
+    std::any::type_name::<V>()
+}
+
 /// The fields of a struct, which is made if it is new.
-fn fields_of<'t>(shape: &'t mut Shape, name: &'static str) -> &'t mut Fields {
+fn fields_of<'t>(shape: &'t mut Shape, name: &'static str, id: &'static str) -> &'t mut Fields {
     if !matches!(shape, Shape::Struct { .. }) {
-        *shape = Shape::Struct { name, fields: Fields::None };
+        *shape = Shape::Struct { name, id, fields: Fields::None };
     }
     let Shape::Struct { fields, .. } = shape else { unreachable!("it was just made") };
     fields

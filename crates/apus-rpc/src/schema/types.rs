@@ -9,6 +9,8 @@ use crate::schema::text::TypeText;
 #[derive(Default, Debug)]
 pub struct SchemaTypes {
     types: BTreeMap<String, TypeText>,
+    /// The names of types by their ids.
+    names: BTreeMap<&'static str, String>,
 }
 
 /// The structure of a type, as far as it is known.
@@ -19,7 +21,7 @@ pub(crate) enum Shape {
     Unknown,
     /// A type without parts.
     Plain(&'static str),
-    /// A named type within itself.
+    /// The id of a named type around this part.
     Recursive(&'static str),
     Option(Box<Self>),
     List(Box<Self>),
@@ -27,10 +29,13 @@ pub(crate) enum Shape {
     Tuple(Vec<Self>),
     Struct {
         name: &'static str,
+        /// The same for the same type only.
+        id: &'static str,
         fields: Fields,
     },
     Enum {
         name: &'static str,
+        id: &'static str,
         /// A variant is `None` until it is seen.
         variants: Vec<(&'static str, Option<Fields>)>,
     },
@@ -54,7 +59,7 @@ impl SchemaTypes {
         match shape {
             Shape::Unknown => "?".to_owned(),
             Shape::Plain(name) => (*name).to_owned(),
-            Shape::Recursive(name) => (*name).to_owned(),
+            Shape::Recursive(id) => self.known(id).unwrap_or_else(|| within(id)),
             Shape::Option(inner) => format!("option<{}>", self.add(inner)),
             Shape::List(inner) => format!("list<{}>", self.add(inner)),
             Shape::Map(parts) => {
@@ -62,7 +67,10 @@ impl SchemaTypes {
                 format!("map<{key}, {value}>")
             }
             Shape::Tuple(parts) => self.tuple(parts),
-            Shape::Struct { name, fields } => {
+            Shape::Struct { id, .. } | Shape::Enum { id, .. } if self.names.contains_key(id) => {
+                self.known(id).unwrap_or_default()
+            }
+            Shape::Struct { name, id, fields } => {
                 let text = match fields {
                     Fields::None => TypeText::of_struct(String::new(), Vec::new()),
                     Fields::Unnamed(parts) => TypeText::of_struct(self.list(parts), Vec::new()),
@@ -74,12 +82,12 @@ impl SchemaTypes {
                         TypeText::of_struct(String::new(), fields.collect())
                     }
                 };
-                self.name(name, text)
+                self.name(name, id, text)
             }
-            Shape::Enum { name, variants } => {
+            Shape::Enum { name, id, variants } => {
                 let lines = variants.iter().map(|(name, fields)| self.variant(name, fields));
                 let text = TypeText::of_enum(lines.collect());
-                self.name(name, text)
+                self.name(name, id, text)
             }
         }
     }
@@ -117,15 +125,41 @@ impl SchemaTypes {
         }
     }
 
+    /// The name of a type that has one.
+    fn known(&self, id: &str) -> Option<String> {
+        self.names.get(id).cloned()
+    }
+
     /// Gives a type its name. Another type of the same name gets a number.
-    fn name(&mut self, name: &str, text: TypeText) -> String {
+    fn name(&mut self, name: &str, id: &'static str, text: TypeText) -> String {
         let mut unique = name.to_owned();
         let mut number = 2;
-        while self.types.get(&unique).is_some_and(|known| *known != text) {
+        let is_other = |unique: &String, types: &BTreeMap<String, TypeText>| {
+            types.get(unique).is_some_and(|known| *known != text.with(&within(id), unique))
+        };
+        while is_other(&unique, &self.types) {
             unique = format!("{name}.{number}");
             number += 1;
         }
         self.types.insert(unique.clone(), text);
+        for text in self.types.values_mut() {
+            *text = text.with(&within(id), &unique);
+        }
+        self.names.insert(id, unique.clone());
         unique
+    }
+}
+
+/// Stands for a type within itself until it has a name. No name has this character.
+fn within(id: &str) -> String {
+    format!("\0{id}\0")
+}
+
+impl TypeText {
+    /// The text with a name in the place of another text.
+    fn with(&self, from: &str, to: &str) -> Self {
+        let replaced = |text: &String| text.replace(from, to);
+        let lines = self.lines.iter().map(replaced).collect();
+        Self { is_enum: self.is_enum, unnamed: replaced(&self.unnamed), lines }
     }
 }
