@@ -74,7 +74,7 @@ pub struct WorkloadApi {
 
 impl WorkloadApi {
     /// Connects to the agent at an address such as `unix:/run/spire/sockets/agent.sock` or `tcp:127.0.0.1:8081`, and waits up to 30 s
-    /// for the first certificate. If the agent has several for this process, its first one is used.
+    /// for the first certificate (up to 35 s if none comes). If the agent has several for this process, its first one is used.
     ///
     /// # Errors
     ///
@@ -136,15 +136,14 @@ impl WorkloadApi {
 
 /// Asks an agent once, and returns why it gives no certificate.
 async fn reason(agent: &str) -> Box<dyn Error + Send + Sync> {
-    let client = match agent {
-        VARIABLE => WorkloadApiClient::connect_env().await,
-        agent => WorkloadApiClient::connect_to(agent).await,
+    let asked = async {
+        let client = match agent {
+            VARIABLE => WorkloadApiClient::connect_env().await?,
+            agent => WorkloadApiClient::connect_to(agent).await?,
+        };
+        client.fetch_x509_context().await
     };
-    let context = match client {
-        Ok(client) => timeout(AGAIN_WITHIN, client.fetch_x509_context()).await,
-        Err(error) => return error.into(),
-    };
-    match context {
+    match timeout(AGAIN_WITHIN, asked).await {
         Ok(Err(error)) => error.into(),
         _ => format!("none has come within {} s", FIRST_WITHIN.as_secs()).into(),
     }

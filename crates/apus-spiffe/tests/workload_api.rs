@@ -5,7 +5,7 @@ mod agent;
 use std::thread;
 
 use agent::{Agent, TrustDomain, X509SvidResponse};
-use apus::{Address, CallError, Client, Config, IdentitySource, Links, Node};
+use apus::{Address, CallError, Client, Config, Links, Node};
 use apus_spiffe::{SpiffeError, WorkloadApi};
 
 const PORT: u16 = 4000;
@@ -102,12 +102,17 @@ fn a_hint_chooses_among_several_certificates() {
 }
 
 #[test]
-fn an_agent_that_ends_leaves_the_certificate() {
+fn a_node_goes_on_with_its_certificate_while_the_agent_is_away() {
     let domain = TrustDomain::new();
-    let agent = Agent::start(only(domain.svid(KV, "")));
-    let source = WorkloadApi::connect(&agent.address()).unwrap();
-    drop(agent);
-    source.identity().unwrap();
+    let server = Agent::start(only(domain.svid(KV, "")));
+    let (_server, address) = serve(&config(&server, "none"));
+    let mut agent = Agent::start(only(domain.svid(FRONT, "")));
+    let config = config(&agent, KV);
+    let node = Node::start(&config).unwrap();
+    agent.end();
+    assert_eq!(node.client().unwrap().call(address, "").wait().unwrap(), FRONT);
+    let late = Node::start(&config).unwrap();
+    assert_eq!(late.client().unwrap().call(address, "").wait().unwrap(), FRONT);
 }
 
 #[test]

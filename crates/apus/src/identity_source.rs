@@ -54,8 +54,8 @@ impl fmt::Debug for IdentityPem {
 /// [`Config::identity_source`](crate::Config::identity_source). The crate `apus-spiffe` has one for the SPIFFE Workload API.
 ///
 /// A node asks for the version every 10 s and when [`Node::reload_identity`](crate::Node::reload_identity) is called, on a thread of its
-/// own, and for the identity when the version has changed. If the identity cannot be used, the earlier one stays until the version
-/// changes again. The methods return what is at hand and do not wait, because handshakes wait for them.
+/// own, and for the identity when the version has changed. If there is none, or it cannot be used, the earlier one stays and the
+/// node asks again at its next look. The methods return what is at hand and do not wait, because handshakes wait for them.
 ///
 /// ```
 /// use std::error::Error;
@@ -86,6 +86,6 @@ pub trait IdentitySource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// There are none. The node does not start, or keeps its earlier ones.
+    /// The source has no identity now. The node does not start, or keeps the earlier one.
     fn identity(&self) -> Result<IdentityPem, Box<dyn Error + Send + Sync>>;
 }

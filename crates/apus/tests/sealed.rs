@@ -472,6 +472,11 @@ fn a_source_gives_a_certificate_and_a_new_one_without_files() {
     let node = Node::start(&config).unwrap();
     let client = node.client().unwrap();
     assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
+    source.0.lock().unwrap().0 += 1;
+    let kept = std::mem::take(&mut source.0.lock().unwrap().1);
+    node.reload_identity().unwrap_err();
+    source.0.lock().unwrap().1 = kept;
+    assert!(node.reload_identity().unwrap(), "the version is the same, and is asked for again");
     source.set(IdentityPem::new("no certificate", "no key"));
     let error = node.reload_identity().unwrap_err().to_string();
     assert!(error.starts_with("the source of the node's certificate: "), "{error}");

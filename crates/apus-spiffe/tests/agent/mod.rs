@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::fs;
 use std::future::{Ready, ready};
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
@@ -94,7 +94,7 @@ impl TrustDomain {
 pub(crate) struct Agent {
     socket: PathBuf,
     latest: watch::Sender<X509SvidResponse>,
-    _runtime: Runtime,
+    runtime: Option<Runtime>,
 }
 
 impl Agent {
@@ -114,11 +114,19 @@ impl Agent {
             let server = Server::builder().add_service(WorkloadService(watched));
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        Self { socket, latest, _runtime: runtime }
+        Self { socket, latest, runtime: Some(runtime) }
     }
 
     pub(crate) fn address(&self) -> String {
         format!("unix:{}", self.socket.display())
+    }
+
+    /// Ends all connections and takes no new ones.
+    pub(crate) fn end(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 
     /// Sends other certificates to the processes of the host.
@@ -129,7 +137,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = fs::remove_file(Path::new(&self.socket));
+        self.end();
     }
 }
 

@@ -123,7 +123,7 @@ impl NodeIdentity {
 
     //= docs/protocol.md#seal-11
     /// Reads the sources again if one has changed since it was read. Returns whether they give another identity or other peers now. If
-    /// they cannot be used, the earlier ones stay until one changes again.
+    /// they cannot be used, the earlier ones stay until one changes again; if one cannot be read, until the next look.
     ///
     /// # Errors
     ///
@@ -134,8 +134,11 @@ impl NodeIdentity {
         if *sources == now {
             return Ok(false);
         }
-        *sources = now;
-        let tls = Arc::new(read_tls(&self.config)?);
+        let read = read_tls(&self.config);
+        if !matches!(read, Err(IdentityError::Source { .. } | IdentityError::Unreadable { .. })) {
+            *sources = now;
+        }
+        let tls = Arc::new(read?);
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
         self.generation.fetch_add(1, Ordering::Release);
         Ok(true)
