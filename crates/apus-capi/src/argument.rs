@@ -6,10 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 use std::time::Duration;
 
-use crate::failure::Failure;
-
-/// Bodies that are copied have at most this length, in bytes: the largest value of the setting `message_max`.
-pub(crate) const LENGTH_MAX: usize = 1 << 30;
+use crate::failure::{Failure, LENGTH_MAX};
 
 /// The object that a pointer names. NULL is refused.
 #[inline]

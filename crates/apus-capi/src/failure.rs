@@ -9,6 +9,9 @@ use apus::{
 
 use crate::error::apus_error::{self, *};
 
+/// Bodies that are copied have at most this length, in bytes: the largest value of the setting `message_max`.
+pub(crate) const LENGTH_MAX: usize = 1 << 30;
+
 /// Why a function has failed.
 pub(crate) struct Failure {
     pub(crate) number: apus_error,
@@ -35,8 +38,7 @@ impl Failure {
 
     #[cold]
     pub(crate) fn too_long(length: usize) -> Self {
-        let most = crate::argument::LENGTH_MAX;
-        let text = format_args!("body of {length} bytes: at most {most} are allowed");
+        let text = format_args!("body of {length} bytes: at most {LENGTH_MAX} are allowed");
         Self::new(APUS_ETOO_LONG, text)
     }
 

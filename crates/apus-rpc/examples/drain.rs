@@ -1,5 +1,5 @@
 //! A server that a service manager starts and ends: it says when it is ready, and at SIGTERM finishes what it has begun. Its clients are
-//! told to go elsewhere.
+//! advised to go elsewhere.
 //!
 //! A unit of systemd for it:
 //!
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let work = WorkServer::new(MyWork { begun });
     let serving = Server::builder(&node).add(work).serve(4000, shutdown_signal()?);
     let serving = serving.drain(Duration::from_secs(30));
-    // The port is open: tell the service manager, here with the crate sd-notify:
+    // The port is open: notify the service manager, here with the crate sd-notify:
     // sd_notify::notify(&[NotifyState::Ready])?;
     let server = thread::spawn(move || serving.wait());
 

@@ -1,6 +1,6 @@
 //! Health of services: `grpc.health.v1.Health`, as gRPC's programs have it.
 //!
-//! A server that has a [`Health`] answers whether its services serve, and tells watchers when that changes. A channel with
+//! A server that has a [`Health`] answers whether its services serve, and notifies watchers of changes. A channel with
 //! [`ChannelBuilder::health`](crate::ChannelBuilder::health) watches a service at each of its endpoints. The messages are those of gRPC
 //! with its frames, so either side may be a program with tonic-health and `apus-tonic`.
 //!

@@ -161,7 +161,7 @@ fn a_server_says_how_its_services_are() {
 }
 
 #[test]
-fn watchers_are_told_of_the_end_of_a_server_which_does_not_wait_for_them() {
+fn watchers_are_notified_of_the_end_of_a_server_which_does_not_wait_for_them() {
     let (health, server_node) = (Health::new(), node());
     health.set("shop.Calc", ServingStatus::Serving);
     let (end, ended) = oneshot::channel();

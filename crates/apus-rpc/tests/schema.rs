@@ -182,7 +182,7 @@ trait Twins {
 }
 
 #[test]
-fn types_of_one_name_are_told_apart_also_within_each_other() {
+fn types_of_one_name_are_distinguished_also_within_each_other() {
     let schema = TwinsClient::schema();
     let text = "\
 service shop.Twins

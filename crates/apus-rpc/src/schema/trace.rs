@@ -507,7 +507,7 @@ impl<'de> de::Deserializer<'de> for Tracer<'_, '_> {
     }
 }
 
-/// Tells types of one name apart: each has its own visitor, also for each parameter of a generic type.
+/// Distinguishes types of one name: each has its own visitor, also for each parameter of a generic type.
 fn id_of<V>() -> &'static str {
     std::any::type_name::<V>()
 }

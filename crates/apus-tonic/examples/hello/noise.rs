@@ -14,7 +14,7 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    /// The times at present, zeroes if the kernel does not tell them.
+    /// The times at present, zeroes if the kernel does not give them.
     pub(crate) fn begin() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let (machine, own) = (read("/proc/stat"), read("/proc/self/stat"));
