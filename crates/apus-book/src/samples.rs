@@ -16,6 +16,7 @@ pages! {
     service = "docs/service.md",
     call = "docs/call.md",
     streams = "docs/streams.md",
+    zeromq = "docs/zeromq.md",
     errors = "docs/errors.md",
     settings = "docs/settings.md",
     security = "docs/security.md",
