@@ -441,28 +441,43 @@ server.wait_for_termination()
 
 
 @pytest.fixture(scope="session")
-def tonic() -> Path:
-    """The directory of apus-tonic's examples, which `.ci/python` builds."""
-    examples = os.environ.get("APUS_TEST_TONIC")
-    if not examples:
-        pytest.skip("skipped: gRPC between languages: APUS_TEST_TONIC does not name the examples of apus-tonic")
-    return Path(examples)
+def greeter() -> str:
+    """The example `greeter` of apus-tonic, which `cargo test --workspace` builds."""
+    program = os.environ.get("APUS_TEST_GREETER")
+    if not program:
+        pytest.skip("skipped: gRPC between languages: APUS_TEST_GREETER does not name the example greeter of apus-tonic")
+    return program
 
 
-def test_a_client_of_tonic_calls_a_servicer(generated: Generated, tonic: Path) -> None:
+def test_a_client_of_tonic_calls_a_servicer(generated: Generated, greeter: str) -> None:
     with program(SERVER, ":".join(sys.path)) as (_, address):
-        arguments = [str(tonic / "helloworld_client"), f"apus://{address}"]
-        ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-        assert "Hello Tonic!" in ran.stdout, ran.stderr
+        for name, answer in (("Tonic", "Hello Tonic!"), ("abort", "NotFound: nobody of this name ☺"), ("x" * 100_000, f"Hello {'x' * 100_000}!")):
+            ran = subprocess.run([greeter, "call", f"apus://{address}", name], capture_output=True, text=True, timeout=60)
+            assert ran.stdout.strip() == answer, ran.stderr
 
 
-def test_a_stub_calls_a_server_of_tonic(generated: Generated, tonic: Path) -> None:
-    environment = {**os.environ, "APUS_LISTEN": "127.0.0.1:0"}
-    with subprocess.Popen([tonic / "helloworld_server"], env=environment, stdout=subprocess.PIPE) as server:
+def test_stubs_call_a_server_of_tonic(generated: Generated, greeter: str) -> None:
+    hello = generated.hello
+    with subprocess.Popen([greeter, "serve"], stdout=subprocess.PIPE, text=True) as server:
         try:
-            with node() as own, apus.grpc.insecure_channel("apus://127.0.0.1:4000", node=own) as channel:
+            assert server.stdout is not None
+            target = server.stdout.readline().strip()
+            with node() as own, apus.grpc.insecure_channel(target, node=own) as channel:
                 stub = generated.hello_grpc.GreeterStub(channel)
-                reply = stub.SayHello(generated.hello.HelloRequest(name="Python"), timeout=60, wait_for_ready=True)
-                assert reply.message == "Hello Python!"
+                request = hello.HelloRequest(name="Python")
+                reply, call = stub.SayHello.with_call(request, timeout=60, metadata=(("x-tenant-id", "7"),))
+                assert reply.message == "Hello Python!" and dict(call.initial_metadata()) == {"x-tenant-id": "7"}
+                long = "x" * 1_000_000
+                assert stub.SayHello(hello.HelloRequest(name=long), timeout=60).message == f"Hello {long}!"
+                with pytest.raises(grpc.RpcError) as caught:
+                    stub.SayHello(hello.HelloRequest(), timeout=60)
+                assert caught.value.code() is StatusCode.INVALID_ARGUMENT
+
+            async def main() -> None:
+                async with apus.grpc.aio.insecure_channel(target) as channel:
+                    reply = await generated.hello_grpc.GreeterStub(channel).SayHello(hello.HelloRequest(name="loop"), timeout=60)
+                    assert reply.message == "Hello loop!"
+
+            asyncio.run(main())
         finally:
             server.kill()
