@@ -24,6 +24,8 @@ macro_rules! protocol_counters {
             calls_in_incast: calls,
             /// Requests passed to the application.
             requests: requests,
+            /// Requests received by unencrypted packets of a network.
+            requests_plain: requests,
             /// Responses of the application.
             responses: responses,
             /// Requests that the application gave up.

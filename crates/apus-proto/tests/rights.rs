@@ -155,6 +155,22 @@ fn a_barred_native_path_is_answered_by_nothing() {
     assert!(pair.counters(SERVER).dropped_plain > 1);
 }
 
+#[test]
+fn requests_that_come_unencrypted_are_counted() {
+    let plain = Pair::new();
+    let sealed = acquainted();
+    for (mut pair, expected) in [(plain, 4), (sealed, 0)] {
+        give(&mut pair, Rights::ALL);
+        for length in [100, 100_000, 100, 5_000] {
+            let call = pair.call(length);
+            pair.drive();
+            pair.response(call);
+        }
+        let counters = pair.counters(SERVER);
+        assert_eq!((counters.requests, counters.requests_plain), (4, expected));
+    }
+}
+
 //= docs/protocol.md#seal-6
 #[test]
 fn a_first_contact_without_right_ends_the_call_in_one_round_trip_and_leaves_no_state() {

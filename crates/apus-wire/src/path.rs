@@ -144,6 +144,13 @@ impl PathId {
         self.index_and_facts & BARRED != 0
     }
 
+    /// Returns whether packets on the path leave this process unencrypted for a network.
+    #[inline]
+    #[must_use]
+    pub const fn is_plain(self) -> bool {
+        self.index_and_facts & (SEALED | LOCAL) == 0
+    }
+
     /// Returns whether the path leads to this machine.
     #[inline]
     #[must_use]

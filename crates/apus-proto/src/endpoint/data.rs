@@ -635,6 +635,7 @@ impl Step<'_> {
         let change = self.peer.take_request(self.rpc.id.client_form());
         self.parts.total.usage.add(change);
         self.parts.counters.requests += 1;
+        self.parts.counters.requests_plain += u64::from(self.peer.path.is_plain());
         let from = Remote::new(self.peer.path, self.rpc.remote_port);
         self.trace(TraceEvent::RequestComplete, body.len() as u32, 0);
         let (socket, rpc, deadline) = (self.rpc.socket, self.key, self.rpc.expires);

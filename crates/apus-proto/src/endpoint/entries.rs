@@ -206,6 +206,7 @@ impl Endpoint {
         self.parts.wheel.put(place, rpc);
         self.parts.note_short_message(body.len());
         self.parts.counters.requests += 1;
+        self.parts.counters.requests_plain += u64::from(peer.path.is_plain());
         let is_empty = flags.contains(DataFlags::EMPTY) && length == 1;
         let body = self.parts.short_bodies.copy(if is_empty { &[] } else { body });
         let from = header.source_port;
