@@ -391,14 +391,21 @@ impl Socket {
         context: &mut Context<'_>,
     ) -> Poll<Result<M, RecvError>> {
         parker::count_task_poll();
-        self.leave(waiting);
-        let id = parker::next_id();
+        let is_alone = self.ends.len() == 1;
+        if !is_alone {
+            self.leave(waiting);
+        }
+        let mut id = None;
         for end in &*self.ends {
             let shared = &*end.shared;
             let mut engine = match shared.enter() {
                 Ok(engine) => engine,
                 Err(unusable) => return Poll::Ready(Err(unusable.into())),
             };
+            if is_alone && let Some(id) = waiting.take() {
+                // The queue is checked under this lock.
+                engine.mail.leave_mail(end.key, id);
+            }
             let now = clock::now();
             let always_polls = shared.regime == Regime::AlwaysPolls;
             if engine.holds_back() || always_polls {
@@ -418,6 +425,7 @@ impl Socket {
             }
             if !always_polls {
                 // From here on it may be called, by this end or by one before.
+                let id = *id.get_or_insert_with(parker::next_id);
                 *waiting = Some(id);
                 engine.mail.wait_for_mail(end.key, Waiter::task(id, context.waker()));
                 engine.need_progress();

@@ -29,11 +29,28 @@ pub(crate) struct Look {
     pub(crate) now: Time,
     /// Time of the next look without an arrival. `None`: no timer runs, or the loop stays awake.
     pub(crate) due: Option<Time>,
+    /// The node is closed.
+    #[cfg(feature = "tokio")]
+    pub(crate) stopped: bool,
 }
 
 impl Look {
-    pub(crate) const STOPPED: Self =
-        Self { received: 0, woke: false, awake: false, now: Time::ZERO, due: None };
+    /// Nothing has arrived, no timer runs, and the event loop sleeps.
+    const ASLEEP: Self = Self {
+        received: 0,
+        woke: false,
+        awake: false,
+        now: Time::ZERO,
+        due: None,
+        #[cfg(feature = "tokio")]
+        stopped: false,
+    };
+
+    pub(crate) const STOPPED: Self = Self {
+        #[cfg(feature = "tokio")]
+        stopped: true,
+        ..Self::ASLEEP
+    };
 }
 
 impl Shared {
@@ -101,7 +118,7 @@ impl Shared {
         if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        Ok(Look { received: 1, woke: true, awake: true, now, due: None })
+        Ok(Look { received: 1, woke: true, awake: true, now, ..Look::ASLEEP })
     }
 
     /// Makes `me` the event loop of the engine: one that has looked, and sleeps until `descriptor` is readable.
@@ -150,7 +167,7 @@ impl Shared {
         engine.settle();
         end_wait(&mut engine, now);
         let woke = wakes_task_of_this_thread(&engine);
-        Ok(Look { received, woke, awake: true, now, due: None })
+        Ok(Look { received, woke, awake: true, now, ..Look::ASLEEP })
     }
 
     /// Ends the event loop of the engine.
@@ -177,7 +194,7 @@ fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) ->
     engine.turns.on_timer = false;
     drop(engine);
     me.begin_event_loop_sleep();
-    Look { received, woke, awake: false, now, due }
+    Look { received, woke, now, due, ..Look::ASLEEP }
 }
 
 /// Records the end of a wait in which the event loop slept, if tasks are to be woken.

@@ -16,10 +16,25 @@ use crate::sync::{self, AtomicU8, Ordering, Sleeper};
 /// A waiting thread or task, unique in the process.
 pub(crate) type WaiterId = u64;
 
-/// A new id for a task that waits.
+/// Number of ids that a thread takes at a time.
+const IDS: u64 = 1 << 10;
+
+/// A new id for a task that waits. Threads take ids in blocks, because every poll of a task needs one: a shared counter would move
+/// between their cores.
+#[inline]
 pub(crate) fn next_id() -> WaiterId {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    static NEXT_BLOCK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    std::thread_local! {
+        static NEXT: Cell<WaiterId> = const { Cell::new(0) };
+    }
+    NEXT.with(|next| {
+        let mut id = next.get();
+        if id.is_multiple_of(IDS) {
+            id = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed) * IDS;
+        }
+        next.set(id + 1);
+        id
+    })
 }
 
 /// The calling thread's id. Costs a thread-local read.

@@ -1,10 +1,13 @@
 //! The times at which the engine's counters are published.
 
-use apus_proto::Time;
+use apus_net::LinkCounters;
+use apus_proto::{Counters, Time};
 
 use super::Engine;
-use crate::observe::publication::{ASK_EVERY, EVERY};
-use crate::observe::stats::MemoryCounters;
+use crate::observe::publication::{ASK_EVERY, EVERY, Publication};
+use crate::observe::stats::{
+    DeliveryCounters, HandshakeCounters, IdentityGauges, MemoryCounters, StreamCounters,
+};
 
 /// Counters that are kept outside the engine's lock.
 pub(crate) struct CountedOutside {
@@ -50,11 +53,16 @@ impl Engine {
         let sockets = self.mail.stats();
         (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
         (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
-        let values = self.endpoint.counters().values().chain(link.values());
-        let values = values.chain(memory.values()).chain(delivery.values());
-        let values = values.chain(self.streams.values()).chain(self.handshakes.values());
-        let values = values.chain(self.identity.values());
-        publication.section.write(now, values);
+        let Publication { section, written, .. } = &mut **publication;
+        section.write_parts(now, |places| {
+            written.protocol.write(places, self.endpoint.counters(), Counters::values);
+            written.link.write(places, &link, LinkCounters::values);
+            written.memory.write(places, &memory, MemoryCounters::values);
+            written.delivery.write(places, &delivery, DeliveryCounters::values);
+            written.streams.write(places, &self.streams, StreamCounters::values);
+            written.handshakes.write(places, &self.handshakes, HandshakeCounters::values);
+            written.identity.write(places, &self.identity, IdentityGauges::values);
+        });
         if let Some(forwarder) =
             self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
         {

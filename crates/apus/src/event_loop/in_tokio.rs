@@ -63,7 +63,7 @@ impl EventLoop {
             let look = event_loop.inner.turn();
             if look.received == 0 {
                 ready.clear_ready();
-                if event_loop.is_closed() {
+                if look.stopped {
                     return Ok(());
                 }
             } else if is_alone {

@@ -11,14 +11,17 @@ use std::time::{Duration, SystemTime};
 
 use apus_metrics::layout::{ABSENT, SECTIONS_MAX, Start, header, section_length, word};
 use apus_metrics::{Metric, SectionType, engine_metrics, last_written, process_metrics};
-use apus_net::OwningProcess;
-use apus_proto::Time;
+use apus_net::{LinkCounters, OwningProcess};
+use apus_proto::{Counters, Time};
 use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::config::MetricsAt;
 use crate::observe::missing_files;
-use crate::observe::stats::ProcessCounters;
+use crate::observe::stats::{
+    DeliveryCounters, HandshakeCounters, IdentityGauges, MemoryCounters, ProcessCounters,
+    StreamCounters,
+};
 use crate::sync::clock;
 
 /// Interval at which counters are written while the engine is turned without a sleep.
@@ -198,13 +201,88 @@ impl Section {
         }
     }
 
-    /// Writes the counters. A reader sees by the sequence whether it has read some of before and some of after.
+    /// Writes the counters.
     pub(crate) fn write(&mut self, now: Time, values: impl Iterator<Item = u64>) {
+        self.write_parts(now, |places| {
+            places.write(values);
+        });
+    }
+
+    /// Writes counters at some of their places. A reader sees by the sequence whether it has read some of before and some of after.
+    #[inline]
+    pub(crate) fn write_parts(&mut self, now: Time, write: impl FnOnce(&mut Places<'_>)) {
         let words = self.memory.words(word::VALUES, self.base.len());
         let [sequence, written] =
             [word::SEQUENCE, word::WRITTEN].map(|offset| self.memory.word(offset));
-        write(sequence, words, &self.base, values);
+        let before = sequence.load(Ordering::Relaxed) & !1;
+        sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        write(&mut Places { words, base: &self.base });
+        sequence.store(before.wrapping_add(2), Ordering::Release);
         written.store(self.epoch_ns + now.as_nanos(), Ordering::Relaxed);
+    }
+}
+
+/// The places of counters in a section, in order.
+#[derive(Debug)]
+pub(crate) struct Places<'a> {
+    words: &'a [AtomicU64],
+    base: &'a [u64],
+}
+
+impl Places<'_> {
+    /// Writes the next counters. Returns their number.
+    #[inline]
+    fn write(&mut self, values: impl Iterator<Item = u64>) -> usize {
+        let mut count = 0;
+        let mut places = self.words.iter().zip(self.base);
+        values.for_each(|value| {
+            if let Some((word, base)) = places.next() {
+                word.store(base.wrapping_add(value), Ordering::Relaxed);
+                count += 1;
+            }
+        });
+        self.pass(count);
+        count
+    }
+
+    /// Leaves the next counters as they are.
+    fn pass(&mut self, count: usize) {
+        (self.words, self.base) = (&self.words[count..], &self.base[count..]);
+    }
+}
+
+/// The counters of one kind that were written last. They are not written again before one of them has changed: counters are
+/// published after every operation while the thread that turns the engine sleeps, and most operations change few of them.
+#[derive(Debug)]
+pub(crate) struct WrittenCounters<T> {
+    last: Option<T>,
+    count: usize,
+}
+
+impl<T> Default for WrittenCounters<T> {
+    fn default() -> Self {
+        Self { last: None, count: 0 }
+    }
+}
+
+impl<T: Clone + PartialEq> WrittenCounters<T> {
+    /// Writes the counters at the next places, unless they are there.
+    #[inline]
+    pub(crate) fn write<'c, V: Iterator<Item = u64>>(
+        &mut self,
+        places: &mut Places<'_>,
+        counters: &'c T,
+        values: impl FnOnce(&'c T) -> V,
+    ) {
+        if self.last.as_ref() == Some(counters) {
+            return places.pass(self.count);
+        }
+        self.count = places.write(values(counters));
+        match &mut self.last {
+            Some(last) => last.clone_from(counters),
+            none => *none = Some(counters.clone()),
+        }
     }
 }
 
@@ -213,25 +291,6 @@ fn remove_gauges(memory: &Memory) {
     let words = memory.words(word::VALUES, engine_metrics().count()).iter().zip(engine_metrics());
     let gauges = words.filter(|(_, metric)| metric.gauge.is_some());
     gauges.for_each(|(word, _)| word.store(ABSENT, Ordering::Relaxed));
-}
-
-#[inline]
-fn write(
-    sequence: &AtomicU64,
-    words: &[AtomicU64],
-    base: &[u64],
-    values: impl Iterator<Item = u64>,
-) {
-    let before = sequence.load(Ordering::Relaxed) & !1;
-    sequence.store(before.wrapping_add(1), Ordering::Relaxed);
-    fence(Ordering::Release);
-    let mut places = words.iter().zip(base);
-    values.for_each(|value| {
-        if let Some((word, base)) = places.next() {
-            word.store(base.wrapping_add(value), Ordering::Relaxed);
-        }
-    });
-    sequence.store(before.wrapping_add(2), Ordering::Release);
 }
 
 impl Drop for Section {
@@ -254,10 +313,23 @@ impl Drop for Section {
     }
 }
 
+/// The counters of an engine that were written last, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct WrittenKinds {
+    pub(crate) protocol: WrittenCounters<Counters>,
+    pub(crate) link: WrittenCounters<LinkCounters>,
+    pub(crate) memory: WrittenCounters<MemoryCounters>,
+    pub(crate) delivery: WrittenCounters<DeliveryCounters>,
+    pub(crate) streams: WrittenCounters<StreamCounters>,
+    pub(crate) handshakes: WrittenCounters<HandshakeCounters>,
+    pub(crate) identity: WrittenCounters<IdentityGauges>,
+}
+
 /// The next action of an engine for its section.
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) section: Section,
+    pub(crate) written: WrittenKinds,
     /// Time at which the counters are due, if the engine is turned.
     pub(crate) next: Time,
     /// Datagrams that the kernel has dropped, which it takes a system call to know, and when it was asked last.
@@ -268,8 +340,8 @@ pub(crate) struct Publication {
 impl Publication {
     pub(crate) fn new(place: &MetricsAt) -> Option<Box<Self>> {
         let section = Section::of_engine(place)?;
-        let (next, asked) = (Time::ZERO, Time::ZERO);
-        Some(Box::new(Self { section, next, drops: 0, asked }))
+        let (written, next, asked) = (WrittenKinds::default(), Time::ZERO, Time::ZERO);
+        Some(Box::new(Self { section, written, next, drops: 0, asked }))
     }
 }
 
@@ -279,3 +351,26 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOCK_TRIES: usize = 10_000;
 
 const PAGE: usize = apus_shm::PAGE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_have_not_changed_keep_their_places() {
+        let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
+        let base = [100, 200, 300, 400];
+        let (mut first, mut second) = (WrittenCounters::default(), WrittenCounters::default());
+        let mut write = |a: [u64; 3], b: [u64; 1]| {
+            let mut places = Places { words: &words, base: &base };
+            first.write(&mut places, &a, |it| it.to_vec().into_iter());
+            second.write(&mut places, &b, |it| it.to_vec().into_iter());
+            assert!(places.words.is_empty());
+            [0, 1, 2, 3].map(|place| words[place].swap(0, Ordering::Relaxed))
+        };
+        assert_eq!(write([1, 2, 3], [4]), [101, 202, 303, 404], "all are new");
+        assert_eq!(write([1, 2, 3], [5]), [0, 0, 0, 405]);
+        assert_eq!(write([1, 2, 4], [5]), [101, 202, 304, 0]);
+        assert_eq!(write([1, 2, 4], [5]), [0; 4]);
+    }
+}
