@@ -82,6 +82,7 @@ mod cancelled;
 mod dialed;
 mod error;
 mod outcome;
+mod sign;
 mod trace;
 
 pub use accepted::{AcceptTransport, accept};
