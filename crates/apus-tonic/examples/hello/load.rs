@@ -3,12 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio_stream::{Stream, iter};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Result;
+use crate::clock::Time;
 use crate::interop::test_service_client::TestServiceClient;
 use crate::interop::test_service_server::{TestService, TestServiceServer};
 use crate::interop::{Empty, SimpleRequest, SimpleResponse, StreamRequest, SumResponse};
@@ -105,14 +106,18 @@ fn request(length: usize) -> SimpleRequest {
 }
 
 /// The median and the 99th percentile of calls one after the other, in µs.
-pub(crate) async fn one_by_one(channel: &AnyChannel, time: Duration) -> Result<(f64, f64)> {
+pub(crate) async fn one_by_one(
+    channel: &AnyChannel,
+    clock: Time,
+    time: Duration,
+) -> Result<(f64, f64)> {
     let mut client = TestServiceClient::new(channel.clone());
     let mut times = Vec::new();
-    let begin = Instant::now();
-    while begin.elapsed() < time || times.is_empty() {
-        let before = Instant::now();
+    let begin = clock.now();
+    while clock.now() - begin < time || times.is_empty() {
+        let before = clock.now();
         client.unary_call(request(SHORT)).await?;
-        times.push(before.elapsed());
+        times.push(clock.now() - before);
     }
     times.sort_unstable();
     let at = |part: usize| times[(times.len() - 1) * part / 100].as_secs_f64() * 1e6;
@@ -131,43 +136,48 @@ async fn calls(channel: AnyChannel, length: usize, goes_on: impl Fn() -> bool) -
 }
 
 /// Thousands of calls a second with many outstanding.
-pub(crate) async fn outstanding(channel: &AnyChannel, time: Duration) -> Result<f64> {
-    let begin = Instant::now();
+pub(crate) async fn outstanding(channel: &AnyChannel, clock: Time, time: Duration) -> Result<f64> {
+    let begin = clock.now();
     let tasks: Vec<_> = (0..OUTSTANDING)
-        .map(|_| tokio::spawn(calls(channel.clone(), SHORT, move || begin.elapsed() < time)))
+        .map(|_| tokio::spawn(calls(channel.clone(), SHORT, move || clock.now() - begin < time)))
         .collect();
     let mut sum = 0;
     for task in tasks {
         sum += task.await??;
     }
-    Ok(f64::from(sum) / begin.elapsed().as_secs_f64() / 1e3)
+    Ok(f64::from(sum) / (clock.now() - begin).as_secs_f64() / 1e3)
 }
 
 /// Short calls one after the other beside loops of long ones on the same channel.
-pub(crate) async fn mixed(channel: &AnyChannel, time: Duration) -> Result<Mixed> {
+pub(crate) async fn mixed(channel: &AnyChannel, clock: Time, time: Duration) -> Result<Mixed> {
     let is_over = Arc::new(AtomicBool::new(false));
     let goes_on = {
         let is_over = Arc::clone(&is_over);
         move || !is_over.load(Ordering::Relaxed)
     };
-    let begin = Instant::now();
+    let begin = clock.now();
     let loops = [(); LOOPS].map(|()| tokio::spawn(calls(channel.clone(), LONG, goes_on.clone())));
-    let (p50, p99) = one_by_one(channel, time).await?;
+    let (p50, p99) = one_by_one(channel, clock, time).await?;
     is_over.store(true, Ordering::Relaxed);
     let mut echoes = 0;
     for task in loops {
         echoes += task.await??;
     }
-    Ok(Mixed { p50, p99, echoes: f64::from(echoes) / begin.elapsed().as_secs_f64() })
+    Ok(Mixed { p50, p99, echoes: f64::from(echoes) / (clock.now() - begin).as_secs_f64() })
 }
 
 /// The time of a message in a stream of responses, in µs.
-pub(crate) async fn stream(channel: &AnyChannel, length: usize, time: Duration) -> Result<f64> {
+pub(crate) async fn stream(
+    channel: &AnyChannel,
+    length: usize,
+    clock: Time,
+    time: Duration,
+) -> Result<f64> {
     let mut client = TestServiceClient::new(channel.clone());
     let in_a_stream = (STREAM_BYTES / length).min(STREAM_MESSAGES);
     let sizes = vec![u32::try_from(length)?, u32::try_from(in_a_stream)?];
-    let (begin, mut messages) = (Instant::now(), 0_u32);
-    while begin.elapsed() < time || messages == 0 {
+    let (begin, mut messages) = (clock.now(), 0_u32);
+    while clock.now() - begin < time || messages == 0 {
         let request = StreamRequest { response_sizes: sizes.clone(), ..StreamRequest::default() };
         let mut responses = client.streaming_output_call(request).await?.into_inner();
         while let Some(response) = responses.message().await? {
@@ -175,5 +185,5 @@ pub(crate) async fn stream(channel: &AnyChannel, length: usize, time: Duration) 
             messages += 1;
         }
     }
-    Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(messages))
+    Ok((clock.now() - begin).as_secs_f64() * 1e6 / f64::from(messages))
 }

@@ -1,13 +1,16 @@
 //! Measures one generated service over four transports in one run: tonic's TCP and unix sockets, and Apus in shared memory and over UDP.
 //!
 //! ```text
-//! cargo run --release -p apus-tonic --example hello -- [SECONDS] [--json]
+//! cargo run --release -p apus-tonic --example hello -- [SECONDS] [--cpu] [--json]
 //! ```
 //!
 //! Client and server are threads of one process, pinned to one core each, with a runtime of one thread each. Rounds go over all
 //! transports in turn, so that other work of the machine is spread over them; each figure is the median of seven rounds. SECONDS
 //! (default 70) is the time of all rounds. Ratios within a run can be compared; times of different runs cannot on a machine that does
 //! other work, of which the program warns.
+//!
+//! With `--cpu`, both ends are tasks of one thread, and times are CPU times of this thread, with those of its system calls: the work
+//! for a call, which does not depend on other work of the machine. Nothing waits for another core there.
 //!
 //! | figure | meaning |
 //! |---|---|
@@ -18,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod load;
 mod noise;
 mod transports;
@@ -25,8 +29,9 @@ mod transports;
 use std::error::Error;
 use std::time::Duration;
 
+use clock::Time;
 use noise::Noise;
-use transports::{Transport, pin, runtime};
+use transports::{ServerOn, Transport, pin, runtime};
 
 #[allow(warnings, reason = "generated")]
 mod interop {
@@ -52,26 +57,26 @@ const FIGURES: [(&str, &str); 8] = [
 type Figures = [f64; FIGURES.len()];
 
 /// Measures the figures of a transport once.
-async fn round(transport: &Transport, time: Duration) -> Result<Figures> {
+async fn round(transport: &Transport, clock: Time, time: Duration) -> Result<Figures> {
     let channel = &transport.channel;
-    let (one_p50, one_p99) = load::one_by_one(channel, time).await?;
-    let many = load::outstanding(channel, time).await?;
-    let mixed = load::mixed(channel, time).await?;
-    let (short, long) =
-        (load::stream(channel, 100, time).await?, load::stream(channel, 64 << 10, time).await?);
+    let (one_p50, one_p99) = load::one_by_one(channel, clock, time).await?;
+    let many = load::outstanding(channel, clock, time).await?;
+    let mixed = load::mixed(channel, clock, time).await?;
+    let short = load::stream(channel, 100, clock, time).await?;
+    let long = load::stream(channel, 64 << 10, clock, time).await?;
     Ok([one_p50, one_p99, many, mixed.p50, mixed.p99, mixed.echoes, short, long])
 }
 
 /// The medians of all rounds.
-async fn measure(transports: &[Transport], seconds: f64) -> Result<Vec<Figures>> {
+async fn measure(transports: &[Transport], clock: Time, seconds: f64) -> Result<Vec<Figures>> {
     let time = Duration::from_secs_f64(seconds / (ROUNDS * transports.len() * 5) as f64);
     let mut rounds = vec![Vec::new(); transports.len()];
     for transport in transports {
-        load::one_by_one(&transport.channel, time / 4).await?;
+        load::one_by_one(&transport.channel, clock, time / 4).await?;
     }
     for _ in 0..ROUNDS {
         for (transport, rounds) in transports.iter().zip(&mut rounds) {
-            rounds.push(round(transport, time).await?);
+            rounds.push(round(transport, clock, time).await?);
         }
     }
     let medians = rounds.iter().map(|rounds| {
@@ -124,20 +129,26 @@ fn print_json(transports: &[Transport], figures: &[Figures], noise: &Noise) {
 fn main() -> Result<()> {
     let (options, numbers): (Vec<_>, Vec<_>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-    if options.iter().any(|option| option != "--json") || numbers.len() > 1 {
-        return Err("hello [SECONDS] [--json]".into());
+    let is_known = |option: &String| ["--json", "--cpu"].contains(&option.as_str());
+    if !options.iter().all(is_known) || numbers.len() > 1 {
+        return Err("hello [SECONDS] [--cpu] [--json]".into());
     }
+    let has = |option| options.iter().any(|it| it == option);
+    let (on, clock) = match has("--cpu") {
+        true => (ServerOn::Task, Time::OfCpu),
+        false => (ServerOn::Thread, Time::OfClock),
+    };
     let seconds = numbers.first().map_or(Ok(70.0), |seconds| seconds.parse())?;
     pin(0)?;
     runtime()?.block_on(async {
-        let transports = transports::all().await?;
+        let transports = transports::all(on).await?;
         let noise = Noise::begin();
-        let figures = measure(&transports, seconds).await?;
+        let figures = measure(&transports, clock, seconds).await?;
         let noise = noise.end();
-        if options.is_empty() {
-            print_table(&transports, &figures);
-        } else {
+        if has("--json") {
             print_json(&transports, &figures, &noise);
+        } else {
+            print_table(&transports, &figures);
         }
         noise.warn();
         Ok(())

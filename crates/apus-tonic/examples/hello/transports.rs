@@ -34,14 +34,23 @@ pub(crate) struct Transport {
 /// Port of the servers over Apus.
 const PORT: u16 = 4000;
 
+/// The place of the servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerOn {
+    /// A thread of its own, on the second core.
+    Thread,
+    /// A task of the client's thread.
+    Task,
+}
+
 /// All transports, tonic's own before the others.
-pub(crate) async fn all() -> Result<Vec<Transport>> {
+pub(crate) async fn all(on: ServerOn) -> Result<Vec<Transport>> {
     let tonic = |name, channel| Transport { name, channel, _node: None };
     Ok(vec![
-        tonic("tonic, TCP", over_tcp().await?),
-        tonic("tonic, unix socket", over_unix().await?),
-        over_apus("Apus, memory", Links::Auto).await?,
-        over_apus("Apus, UDP", Links::Udp).await?,
+        tonic("tonic, TCP", over_tcp(on).await?),
+        tonic("tonic, unix socket", over_unix(on).await?),
+        over_apus(on, "Apus, memory", Links::Auto).await?,
+        over_apus(on, "Apus, UDP", Links::Udp).await?,
     ])
 }
 
@@ -55,27 +64,33 @@ pub(crate) fn pin(number: usize) -> io::Result<()> {
     if allowed.len() > 1 { cpu::pin_current_thread(allowed[number]) } else { Ok(()) }
 }
 
-/// Serves on a thread of the second core. The server says first where it is.
-async fn on_a_thread<A, S>(
+/// Serves. The server says first where it is.
+async fn begin<A, S>(
+    on: ServerOn,
     serve: impl FnOnce(oneshot::Sender<A>) -> S + Send + 'static,
 ) -> Result<A>
 where
     A: Send + 'static,
-    S: Future<Output = Result<()>>,
+    S: Future<Output = Result<()>> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    thread::spawn(move || {
-        let runtime = pin(1).and_then(|()| runtime());
-        let ended = runtime.map_err(Into::into).and_then(|it| it.block_on(serve(sender)));
+    let report = |ended: Result<()>| {
         if let Err(error) = ended {
             eprintln!("a server has ended: {error}");
         }
-    });
+    };
+    match on {
+        ServerOn::Task => drop(tokio::spawn(async move { report(serve(sender).await) })),
+        ServerOn::Thread => drop(thread::spawn(move || {
+            let runtime = pin(1).and_then(|()| runtime());
+            report(runtime.map_err(Into::into).and_then(|it| it.block_on(serve(sender))));
+        })),
+    }
     Ok(receiver.await?)
 }
 
-async fn over_tcp() -> Result<AnyChannel> {
-    let address = on_a_thread(async |sender| {
+async fn over_tcp(on: ServerOn) -> Result<AnyChannel> {
+    let address = begin(on, async |sender| {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let _ = sender.send(listener.local_addr()?);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -87,9 +102,9 @@ async fn over_tcp() -> Result<AnyChannel> {
     Ok(BoxCloneSyncService::new(channel.map_err(|error| Status::from_error(error.into()))))
 }
 
-async fn over_unix() -> Result<AnyChannel> {
+async fn over_unix(on: ServerOn) -> Result<AnyChannel> {
     let path = std::env::temp_dir().join(format!("apus-hello-{}.sock", std::process::id()));
-    let path = on_a_thread(async move |sender| {
+    let path = begin(on, async move |sender| {
         let listener = UnixListener::bind(&path)?;
         let _ = sender.send(path);
         let server = Server::builder().add_service(service());
@@ -107,12 +122,12 @@ async fn over_unix() -> Result<AnyChannel> {
     Ok(BoxCloneSyncService::new(channel.map_err(|error| Status::from_error(error.into()))))
 }
 
-async fn over_apus(name: &'static str, links: Links) -> Result<Transport> {
+async fn over_apus(on: ServerOn, name: &'static str, links: Links) -> Result<Transport> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?).link(links);
     let node = Node::start(&config)?;
     apus_rpc::tokio::drive(&node)?;
-    let address = on_a_thread(async move |sender| {
+    let address = begin(on, async move |sender| {
         let node = Node::start(&config)?;
         apus_rpc::tokio::drive(&node)?;
         let _ = sender.send(Address::new(node.local_addr(), PORT));
