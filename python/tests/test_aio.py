@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ import apus
 import apus.aio
 import pytest
 from conftest import environment, program, served
-from test_threads import SERVER, descriptors
+from test_threads import SERVER, descriptors, kill_when_it_waits
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -244,8 +243,7 @@ def test_a_server_that_is_killed_ends_all_calls(run: Callable[..., None], link: 
             client = caller.client()
             assert await client.call(address, b"hello", timeout=20) == b"hello"
             calls = [asyncio.create_task(client.call(address, b"wait", timeout=60)) for _ in range(100)]
-            await asyncio.sleep(0.1)
-            server.send_signal(signal.SIGKILL)
+            await asyncio.get_running_loop().run_in_executor(None, kill_when_it_waits, server)
             for result in await asyncio.gather(*calls, return_exceptions=True):
                 assert isinstance(result, apus.CallError) and not isinstance(result, apus.DeadlineError)
 

@@ -1,5 +1,6 @@
 """The samples of the page of the book and of the README run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -25,3 +26,12 @@ def test_a_sample_runs(sample: str, tmp_path: Path) -> None:
         pytest.importorskip("grpc", reason="skipped: gRPC: grpcio is not installed")
     ran = subprocess.run([sys.executable, "-c", sample], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_comparison_runs() -> None:
+    program = ROOT / "python" / "examples" / "compare.py"
+    arguments = [sys.executable, str(program), "--seconds", "0.05", "--awaits", "10", "--json"]
+    ran = subprocess.run(arguments, env=environment(), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert {"apus, memory", "apus, UDP"} <= figures["p50_us"].keys() and "apus.aio on both sides, UDP" in figures["per_second"]

@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import time
 from typing import Any
@@ -262,10 +263,17 @@ port = node.bind(4000)
 print(node.address(4000), flush=True)
 def handler(request):
     if request.body == b"wait":
+        print("waiting", flush=True)
         time.sleep(3600)
     return request.body
 port.serve(handler, workers=2)
 """
+
+
+def kill_when_it_waits(server: "subprocess.Popen[str]") -> None:
+    """Kills a server that has a request."""
+    assert server.stdout is not None and server.stdout.readline() == "waiting\n"
+    server.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("link", ["auto", "udp"])
@@ -274,7 +282,7 @@ def test_a_server_that_is_killed_ends_its_calls(link: str) -> None:
     with program(SERVER, repr(way)) as (server, address), node(way) as caller:
         client = caller.client()
         assert client.call(address, b"hello", timeout=20) == b"hello"
-        threading.Timer(0.2, server.send_signal, (signal.SIGKILL,)).start()
+        threading.Thread(target=kill_when_it_waits, args=(server,)).start()
         with pytest.raises(apus.CallError) as caught:
             client.call(address, b"wait", timeout=60)
         assert caught.value.may_have_executed and not isinstance(caught.value, apus.DeadlineError)
@@ -299,8 +307,8 @@ except KeyboardInterrupt:
 thread.join()
 for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     try:
+        timer.start()
         wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
