@@ -239,6 +239,228 @@ local by_server_port = DissectorTable.new("homa.port", "Homa server port", ftype
 -- Of the layers around: whether the packet is quoted by an ICMP error.
 local icmp, icmpv6 = Field.new("icmp"), Field.new("icmpv6")
 
+-- Envelopes of apus-rpc (docs/rpc-wire.md) -------------------------------------------------------------------------------------
+
+local rpc_proto = Proto("apus_rpc", "Apus RPC")
+
+local REQUEST_KINDS = { [1] = "OPEN", [2] = "PUSH", [3] = "PULL", [4] = "HOLD" }
+
+local CODES = {
+    [0] = "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+}
+
+-- The table of names (E9).
+local NAMES = {
+    [0] = "content-type", "content-encoding", "accept-encoding", "user-agent",
+    "authorization", "date", "server", "grpc-encoding",
+    "grpc-accept-encoding", "grpc-timeout", "grpc-message-type", "grpc-previous-rpc-attempts",
+    "grpc-retry-pushback-ms", "grpc-trace-bin", "grpc-tags-bin", "grpc-server-stats-bin",
+    "endpoint-load-metrics-bin", "traceparent", "tracestate", "baggage",
+    "b3", "x-request-id", "x-correlation-id", "x-forwarded-for",
+    "x-forwarded-proto", "x-real-ip", "x-api-key", "x-tenant-id",
+    "x-user-id", "x-session-id", "idempotency-key", "connect-protocol-version",
+}
+
+local r = {
+    version = ProtoField.uint8("apus_rpc.version", "Version", base.DEC, nil, 0x0F),
+    kind = ProtoField.uint8("apus_rpc.kind", "Kind", base.DEC, REQUEST_KINDS),
+    request_flags = ProtoField.uint8("apus_rpc.request_flags", "Flags", base.HEX),
+    response_flags = ProtoField.uint8("apus_rpc.response_flags", "Flags", base.HEX),
+    request_end = ProtoField.bool("apus_rpc.request_end", "END: the requests end here", 8, nil, 0x01),
+    holds = ProtoField.bool("apus_rpc.holds", "HOLDS: a HOLD follows", 8, nil, 0x02),
+    head = ProtoField.bool("apus_rpc.head", "HEAD: metadata follows", 8, nil, 0x01),
+    response_end = ProtoField.bool("apus_rpc.response_end", "END: the response ends here", 8, nil, 0x02),
+    more = ProtoField.bool("apus_rpc.more", "MORE: the response goes on", 8, nil, 0x04),
+    not_executed = ProtoField.bool("apus_rpc.not_executed", "NOT_EXECUTED: no handler has begun", 8, nil, 0x08),
+    draining = ProtoField.bool("apus_rpc.draining", "DRAINING: the server is about to end", 8, nil, 0x10),
+    id = ProtoField.uint64("apus_rpc.id", "Id of the call", base.HEX),
+    sequence = ProtoField.uint64("apus_rpc.seq", "Number", base.DEC),
+    path = ProtoField.string("apus_rpc.path", "Path"),
+    metadata = ProtoField.string("apus_rpc.metadata", "Metadata"),
+    trailer = ProtoField.string("apus_rpc.trailer", "Trailer"),
+    code = ProtoField.uint32("apus_rpc.code", "Code", base.DEC, CODES),
+    message = ProtoField.string("apus_rpc.message", "Message"),
+    details = ProtoField.bytes("apus_rpc.details", "Details"),
+    body = ProtoField.bytes("apus_rpc.body", "Body, or a part of it"),
+    body_length = ProtoField.uint32("apus_rpc.body.length", "Bytes of the body", base.DEC),
+}
+rpc_proto.fields = r
+
+local re = {
+    malformed = ProtoExpert.new("apus_rpc.expert.malformed", "The envelope breaks a rule of the format", expert.group.MALFORMED,
+        expert.severity.ERROR),
+    failed = ProtoExpert.new("apus_rpc.expert.failed", "The call has failed", expert.group.RESPONSE_CODE, expert.severity.NOTE),
+}
+rpc_proto.experts = re
+
+-- Paths of calls with streams, by client, server and id.
+local paths_of_calls = {}
+
+-- Reads the fields of an envelope. Each function returns nil when the bytes do not suffice.
+local function reader(range)
+    local it = { at = 0 }
+    function it.take(length)
+        if length < 0 or it.at + length > range:len() then return nil end
+        local from = it.at
+        it.at = from + length
+        return { at = from, length = length }
+    end
+    function it.varint()
+        local from, value, scale = it.at, 0, 1
+        for _ = 1, 10 do
+            local byte = it.take(1)
+            if not byte then return nil end
+            local bits = range(byte.at, 1):uint()
+            value = value + bits % 128 * scale
+            if bits < 128 then return value, { at = from, length = it.at - from } end
+            scale = scale * 128
+        end
+        return nil
+    end
+    function it.bytes()
+        local length = it.varint()
+        return length and it.take(length)
+    end
+    return it
+end
+
+-- The part of a range; nil if it is empty.
+local function part(range, place)
+    return place.length > 0 and range(place.at, place.length) or nil
+end
+
+local function text(range, place)
+    local bytes = part(range, place)
+    return bytes and bytes:raw() or ""
+end
+
+-- Adds pairs of names and values; returns whether they were complete.
+local function add_pairs(tree, range, it, field)
+    local count = it.varint()
+    if not count or count * 3 > range:len() then return false end
+    for _ = 1, count do
+        local from, length = it.at, it.varint()
+        if not length then return false end
+        local name
+        if length == 0 then
+            local index = it.take(1)
+            name = index and NAMES[range(index.at, 1):uint()]
+        else
+            local place = it.take(length)
+            name = place and text(range, place)
+        end
+        local value = name and it.bytes()
+        if not value then return false end
+        local shown
+        if name:sub(-4) == "-bin" then
+            shown = value.length > 0 and tostring(range(value.at, value.length):bytes()):lower() or ""
+        else
+            shown = text(range, value)
+        end
+        tree:add(field, range(from, it.at - from), name .. ": " .. shown)
+    end
+    return true
+end
+
+local function add_body(tree, range, it)
+    local length = range:len() - it.at
+    tree:add(r.body_length, length):set_generated()
+    if length > 0 then tree:add(r.body, range(it.at)) end
+end
+
+-- Shows a request; returns its line, or nil if it is malformed.
+local function show_request(range, tree, rpc, call_key)
+    local it = reader(range)
+    tree:add(r.version, range(0, 1))
+    local first = it.take(3)
+    local kind = first and range(1, 1):uint()
+    if not REQUEST_KINDS[kind] then return nil end
+    tree:add(r.kind, range(1, 1))
+    local flags = tree:add(r.request_flags, range(2, 1))
+    if kind <= 2 then flags:add(r.request_end, range(2, 1)) end
+    if kind == 1 then flags:add(r.holds, range(2, 1)) end
+    local id = it.take(8)
+    if not id then return nil end
+    tree:add(r.id, range(id.at, 8))
+    local key = call_key .. " " .. tostring(range(id.at, 8):bytes())
+    local line = REQUEST_KINDS[kind]
+    if kind == 2 or kind == 3 then
+        local number, place = it.varint()
+        if not number then return nil end
+        tree:add(r.sequence, range(place.at, place.length), UInt64.new(number))
+        line = line .. string.format(" %d", number)
+    end
+    if kind == 1 then
+        local path = it.bytes()
+        if not path then return nil end
+        rpc.path = text(range, path)
+        paths_of_calls[key] = rpc.path
+        tree:add(r.path, range(path.at, path.length), rpc.path)
+        if not add_pairs(tree, range, it, r.metadata) then return nil end
+    else
+        rpc.path = rpc.path or paths_of_calls[key]
+        if rpc.path then tree:add(r.path, rpc.path):set_generated() end
+    end
+    add_body(tree, range, it)
+    if range(2, 1):uint() % 2 == 1 and kind <= 2 then line = line .. " END" end
+    return rpc.path and line .. " " .. rpc.path or line
+end
+
+-- Shows a response; returns its line, or nil if it is malformed.
+local function show_response(range, tree, rpc)
+    local it = reader(range)
+    if not it.take(2) then return nil end
+    tree:add(r.version, range(0, 1))
+    local flags, flags_tree = range(1, 1):uint(), tree:add(r.response_flags, range(1, 1))
+    for _, field in ipairs({ r.head, r.response_end, r.more, r.not_executed, r.draining }) do
+        flags_tree:add(field, range(1, 1))
+    end
+    if rpc.path then tree:add(r.path, rpc.path):set_generated() end
+    local line = flags % 8 >= 4 and "MORE" or ""
+    if flags % 2 == 1 and not add_pairs(tree, range, it, r.metadata) then return nil end
+    if flags % 4 >= 2 then
+        local code, place = it.varint()
+        local message, details = it.bytes(), it.bytes()
+        if not (code and message and details) then return nil end
+        local code_tree = tree:add(r.code, range(place.at, place.length), code)
+        if message.length > 0 then tree:add(r.message, range(message.at, message.length)) end
+        if details.length > 0 then tree:add(r.details, range(details.at, details.length)) end
+        if not add_pairs(tree, range, it, r.trailer) then return nil end
+        line = CODES[code] or string.format("code %d", code)
+        if code > 0 then code_tree:add_proto_expert_info(re.failed, text(range, message)) end
+    end
+    add_body(tree, range, it)
+    if line == "" then line = "credit" end
+    return rpc.path and line .. " " .. rpc.path or line
+end
+
+-- Whether a request is an envelope: an OPEN with a path, or a message about a call that was seen, or of the length of a HOLD.
+local function is_envelope(range, rpc, call_key)
+    if range:len() < 11 or range(0, 1):uint() ~= 0xA1 then return false end
+    local kind = range(1, 1):uint()
+    if kind == 1 then return range:len() > 13 and range(12, 1):uint() == 0x2F or range:len() > 14 and range(13, 1):uint() == 0x2F end
+    if kind == 4 and range:len() == 11 then return true end
+    return REQUEST_KINDS[kind] ~= nil and paths_of_calls[call_key .. " " .. tostring(range(3, 8):bytes())] ~= nil
+end
+
+-- Shows a complete message if it is an envelope; returns its line.
+local function show_envelope(tvb, root, rpc, is_request, call_key)
+    local range = tvb()
+    if is_request then rpc.has_envelope = is_envelope(range, rpc, call_key) end
+    if not rpc.has_envelope or range:len() == 0 then return nil end
+    local tree = root:add(rpc_proto, range)
+    local line
+    if range(0, 1):uint() == 0xA1 then
+        if is_request then line = show_request(range, tree, rpc, call_key) else line = show_response(range, tree, rpc) end
+    end
+    if not line then tree:add_proto_expert_info(re.malformed) end
+    line = line or "malformed"
+    tree:append_text(", " .. line)
+    return line
+end
+
 -- RPCs and messages ------------------------------------------------------------------------------------------------------------
 
 -- RPCs of the capture, from 0, and the last one of each pair of nodes and id.
@@ -247,7 +469,7 @@ local rpc_count, rpc_by_key = 0, {}
 local results = {}
 
 local function forget()
-    rpc_count, rpc_by_key, results = 0, {}, {}
+    rpc_count, rpc_by_key, results, paths_of_calls = 0, {}, {}, {}
 end
 
 function homa.init()
@@ -782,8 +1004,8 @@ local function add_rpc(tree, range, packet, result)
     end
 end
 
--- The message that this packet completes, or where it is complete.
-local function add_message(tree, range, packet, result, pinfo, root)
+-- The message that this packet completes, or where it is complete. Returns the line of its envelope, if it has one.
+local function add_message(tree, range, packet, result, pinfo, root, context)
     local message = result.message
     if not result.completes then
         if message.done_in then tree:add(f.reassembled_in, message.done_in):set_generated() end
@@ -796,7 +1018,12 @@ local function add_message(tree, range, packet, result, pinfo, root)
     local complete = ByteArray.new(result.bytes, true):tvb("Homa message")
     tree:add(f.reassembled_data, complete()):set_generated()
     local server_port = packet.from_client and packet.dest_port or packet.source_port
-    by_server_port:try(server_port, complete, pinfo, root)
+    if by_server_port:get_dissector(server_port) then
+        by_server_port:try(server_port, complete, pinfo, root)
+        return
+    end
+    local call_key = string.format("%s %u %s %u", context.from, packet.source_port, context.to, packet.dest_port)
+    return show_envelope(complete, root, result.rpc, packet.from_client, call_key)
 end
 
 -- Shows one packet; returns its line.
@@ -833,10 +1060,10 @@ local function show(tvb, pinfo, root, context)
         tree:append_text(", malformed")
         return (TYPES[packet.kind] or string.format("type 0x%02x", packet.kind)) .. ", malformed"
     end
-    local result = result_of(packet, context)
+    local result, envelope = result_of(packet, context), nil
     if result.rpc then
         add_rpc(tree, range, packet, result)
-        if packet.kind == DATA then add_message(tree, range, packet, result, pinfo, root) end
+        if packet.kind == DATA then envelope = add_message(tree, range, packet, result, pinfo, root, context) end
     end
     for _, it in ipairs(result.notes) do
         if it.text then
@@ -847,7 +1074,7 @@ local function show(tvb, pinfo, root, context)
     end
     local line = summary(packet, result)
     tree:append_text(", " .. line)
-    return line
+    return envelope and line .. ", " .. envelope or line
 end
 
 -- The nodes and the place of a packet in the capture.
