@@ -11,5 +11,5 @@ mod memory;
 mod outgoing;
 
 pub(crate) use incoming::Incoming;
-pub(crate) use memory::{Deliver, MemoryRequest};
+pub(crate) use memory::{Deliver, MemoryCall, MemoryRequest};
 pub(crate) use outgoing::{Caller, Outgoing, OutgoingOptions, OutgoingParts, Started};

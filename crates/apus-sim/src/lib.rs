@@ -17,6 +17,7 @@
 //! | [`results`] | outcomes as rows and curves, beside the paper's |
 //! | [`sweep`] | grids of plans |
 //! | [`check`] | the fault campaign |
+//! | `services` (feature `services`) | clients and servers of apus-rpc over a simulated network |
 //!
 //! Times are in picoseconds, so that the rate of every link is exact.
 
@@ -33,6 +34,8 @@ mod plan;
 mod queue;
 pub mod results;
 mod run;
+#[cfg(feature = "services")]
+pub mod services;
 mod size_table;
 mod sizes;
 mod slowdown;

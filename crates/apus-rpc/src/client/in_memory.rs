@@ -57,7 +57,12 @@ impl Channel {
             (Some(fault), _) => panic!("{fault}"),
             (None, intake) => intake,
         };
-        let caller = Caller::Memory(Arc::new(intake) as Arc<dyn Deliver>);
+        Self::carried(Arc::new(intake))
+    }
+
+    /// A channel to a server that takes messages from memory.
+    pub(crate) fn carried(server: Arc<dyn Deliver>) -> Self {
+        let caller = Caller::Memory(server);
         let set =
             EndpointSet::new(Box::new(Balance::PickFirst), 0, Arc::new(SystemResolver::new()));
         set.update(vec![Endpoint::new(MemoryRequest::address())]);

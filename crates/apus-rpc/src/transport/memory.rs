@@ -102,6 +102,12 @@ impl MemoryRequest {
         self.is_answered = true;
         self.exchange.answer(Ok(message));
     }
+
+    /// Ends the call without an answer.
+    pub(crate) fn fail(mut self, status: Status) {
+        self.is_answered = true;
+        self.exchange.answer(Err(status));
+    }
 }
 
 impl Drop for MemoryRequest {
