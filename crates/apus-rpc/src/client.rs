@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `connect.rs`, `first_contact.rs` | from a target to a channel |
-//! | `target.rs`, `resolve.rs`, `system_resolver.rs` | the text that names endpoints, and the lists of them |
+//! | `target.rs`, `resolve.rs`, `system_resolver.rs`, `hickory_resolver.rs` | the text that names endpoints, and the lists of them |
 //! | `in_memory.rs` | a channel whose server is in memory |
 //! | `channel.rs` | the channel |
 //! | `contact.rs` | first contact |
@@ -39,6 +39,8 @@ mod health_watch;
 mod hedge;
 mod hedge_window;
 mod hedging;
+#[cfg(feature = "hickory")]
+mod hickory_resolver;
 mod in_memory;
 #[cfg(feature = "tower")]
 mod layers;
@@ -68,6 +70,8 @@ pub use connect::{ChannelBuilder, ConnectError};
 pub use contact::Contact;
 pub use endpoint_set::EndpointStatus;
 pub use hedge::Hedge;
+#[cfg(feature = "hickory")]
+pub use hickory_resolver::HickoryResolver;
 #[cfg(feature = "tower")]
 pub use outgoing_request::OutgoingRequest;
 pub use resolve::{BoxError, Endpoint, EndpointStream, Resolve};

@@ -104,6 +104,7 @@
 //! * `macros` (default): the attribute `service`.
 //! * `postcard` (default), `json`, `prost`: the [codecs](codec). The first two need `serde`, the types of a schema.
 //! * `service-config`: reads gRPC's service config (`Retry::from_service_config`).
+//! * `hickory`: looks names up by their times to live, and SRV records (`HickoryResolver`).
 //! * `metrics`: histograms of calls and requests for a recorder of the crate `metrics`, and `tracing`: their spans for a subscriber of the
 //!   crate `tracing`, both by OpenTelemetry's conventions.
 //! * `tower`: layers of tower around methods and calls (`apus_rpc::tower`).
@@ -114,6 +115,8 @@
 
 mod blocking;
 mod cancellation;
+#[doc(hidden)]
+pub mod carried;
 mod client;
 mod code;
 pub mod codec;
@@ -141,6 +144,8 @@ mod transport;
 mod typed;
 
 pub use apus::{Address, Bytes, CallError, Config, Node, Peer, TraceContext};
+#[cfg(feature = "hickory")]
+pub use client::HickoryResolver;
 #[cfg(feature = "service-config")]
 pub use client::ServiceConfigError;
 pub use client::{

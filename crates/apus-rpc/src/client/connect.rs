@@ -17,6 +17,8 @@ use crate::client::channel::Channel;
 use crate::client::endpoint_set::EndpointSet;
 use crate::client::first_contact;
 use crate::client::hedge::Hedge;
+#[cfg(feature = "hickory")]
+use crate::client::hickory_resolver::HickoryResolver;
 use crate::client::resolve::{BoxError, Endpoint, EndpointStream, Resolve};
 use crate::client::retry::Retry;
 use crate::client::system_resolver::SystemResolver;
@@ -224,6 +226,16 @@ impl ChannelBuilder {
         let client = match client {
             Some(client) => client?,
             None => with_shared_node(Node::client)??,
+        };
+        #[cfg(feature = "hickory")]
+        let resolver = match resolver {
+            None if target.as_str().starts_with("srv:") => {
+                let system = HickoryResolver::from_system().map_err(|source| {
+                    ConnectError::Endpoints { target: target.to_string(), source }
+                })?;
+                Some(Arc::new(system) as Arc<dyn Resolve>)
+            }
+            resolver => resolver,
         };
         let source = resolver.is_none().then(|| target.source()).transpose()?;
         let is_one_host = source.as_ref().is_some_and(HostSource::is_one_host);

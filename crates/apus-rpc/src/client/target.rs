@@ -13,6 +13,7 @@ use apus::{Address, ResolveError};
 /// | `HOST:PORT`, `apus://HOST:PORT` | the addresses of one host; the next one is used if one fails |
 /// | `dns:HOST:PORT` | all addresses of a name, each a server of its own |
 /// | `static:HOST:PORT,HOST:PORT` | these hosts |
+/// | `srv:NAME:PORT` | the servers in the SRV records of a name, with their UDP ports and weights (feature `hickory`) |
 /// | `file:/PATH` | the hosts in a file: one `HOST:PORT` a line; `#` begins a comment |
 ///
 /// Each `HOST:PORT` may be any text of [`apus::resolve_all`], such as `HOST:PORT@UDPPORT`. The first 1,000 hosts of a target are
