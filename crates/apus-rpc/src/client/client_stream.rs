@@ -1,12 +1,13 @@
 //! The client's side of a call with streams.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apus::{Bytes, TraceContext};
 
@@ -24,6 +25,7 @@ use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
+use crate::timer::{Sleep, sleep};
 use crate::transport::Started;
 
 /// PUSHes, and PULLs, that are under way at a time.
@@ -33,6 +35,13 @@ const UNDER_WAY: usize = 2;
 /// Bytes that the reader has not taken beyond which nothing more is pulled.
 //= docs/rpc-wire.md#E24
 const INBOX_MAX: usize = CHUNK_MAX;
+
+/// Pause before a message is sent again that the server had no room for. It doubles with each pause of the call.
+//= docs/rpc-wire.md#E26
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A call with streams.
 pub(crate) struct ClientStream {
@@ -82,12 +91,30 @@ enum Opening {
 
 struct Outgoing {
     chunks: ChunkQueue,
-    pushes: Vec<Started>,
+    pushes: Vec<Push>,
+    early: EarlyMessages,
     next: u64,
     /// No message follows those in `chunks`.
     is_closed: bool,
     /// The flag END was sent, or the server takes no more.
     is_over: bool,
+}
+
+/// A PUSH under way.
+struct Push {
+    call: Started,
+    message: Bytes,
+}
+
+/// Messages that have overtaken their OPEN and found no room at the server. They are sent again after a pause.
+//= docs/rpc-wire.md#E26
+#[derive(Default)]
+struct EarlyMessages {
+    pushes: Vec<Bytes>,
+    hold: bool,
+    pause: Option<Sleep>,
+    /// Number of pauses so far.
+    pauses: u32,
 }
 
 struct Incoming {
@@ -104,6 +131,13 @@ struct Incoming {
 /// A failure after the OPEN was sent: the handler may have begun.
 fn later(status: Status) -> Status {
     status.with_execution(Execution::Possible)
+}
+
+/// Whether a message that has overtaken its OPEN found no room.
+//= docs/rpc-wire.md#E26
+fn is_to_be_repeated(head: &ResponseHead) -> bool {
+    let is_it = |end: &Status| end.code() == Code::Unavailable && !end.may_have_executed();
+    head.end.as_ref().is_some_and(is_it)
 }
 
 /// The tasks of the two ends of a stream.
@@ -159,6 +193,7 @@ impl ClientStream {
         let outgoing = Outgoing {
             chunks: ChunkQueue::default(),
             pushes: Vec::new(),
+            early: EarlyMessages::default(),
             next: 1,
             is_closed: false,
             is_over: false,
@@ -225,11 +260,11 @@ impl ClientStream {
         }
     }
 
-    fn call(&self, message: Vec<u8>) -> Result<Started, Status> {
+    fn call(&self, message: Bytes) -> Result<Started, Status> {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
-        let call = self.calls.caller.call(self.flight.address(), message.into(), options);
+        let call = self.calls.caller.call(self.flight.address(), message, options);
         let started = self.observed.scope().enter(|| call.start());
         started.inspect_err(|status| self.note(Some(status)))
     }
@@ -245,8 +280,12 @@ impl ClientStream {
     }
 
     /// A call after the OPEN.
-    fn call_later(&self, message: Vec<u8>) -> Result<Started, Status> {
-        self.call(message).map_err(later)
+    fn call_later(&self, message: impl Into<Bytes>) -> Result<Started, Status> {
+        self.call(message.into()).map_err(later)
+    }
+
+    fn push(&self, message: Bytes) -> Result<Push, Status> {
+        Ok(Push { call: self.call_later(message.clone())?, message })
     }
 
     /// Sends what may be sent. An error is the status of the call.
@@ -269,7 +308,7 @@ impl ClientStream {
             return self.open(state).and_then(|()| self.try_send(state));
         }
         while !outgoing.is_over
-            && outgoing.pushes.len() < UNDER_WAY
+            && outgoing.pushes.len() + outgoing.early.pushes.len() < UNDER_WAY
             && (!outgoing.chunks.is_empty() || outgoing.is_closed)
         {
             let chunk = outgoing.chunks.pop().unwrap_or_default();
@@ -277,7 +316,7 @@ impl ClientStream {
             let head = RequestHead::Push { id: self.id, ends, seq: outgoing.next };
             let mut message = head.encode(chunk.len());
             message.extend_from_slice(&chunk);
-            outgoing.pushes.push(self.call_later(message)?);
+            outgoing.pushes.push(self.push(message.into())?);
             outgoing.next += 1;
             outgoing.is_over = ends;
         }
@@ -290,7 +329,7 @@ impl ClientStream {
         if let Opening::New { head } = &mut state.opening {
             let message = mem::take(head);
             let (message, holds) = state.outgoing.open(message, self.holding);
-            state.opening = Opening::Sent(self.call(message)?);
+            state.opening = Opening::Sent(self.call(message.into())?);
             if holds {
                 self.hold(state)?;
             }
@@ -302,7 +341,27 @@ impl ClientStream {
     fn hold(&self, state: &mut StreamState) -> Result<(), Status> {
         if !state.is_held {
             state.is_held = true;
-            state.hold = Some(self.call_later(RequestHead::Hold { id: self.id }.encode(0))?);
+            state.hold = Some(self.send_hold()?);
+        }
+        Ok(())
+    }
+
+    fn send_hold(&self) -> Result<Started, Status> {
+        self.call_later(RequestHead::Hold { id: self.id }.encode(0))
+    }
+
+    /// Sends messages again that the server had no room for, when their pause is over.
+    //= docs/rpc-wire.md#E26
+    fn send_early(&self, state: &mut StreamState) -> Result<(), Status> {
+        let early = &mut state.outgoing.early;
+        if !early.is_over(&mut Context::from_waker(&self.waker)) {
+            return Ok(());
+        }
+        if mem::take(&mut early.hold) {
+            state.hold = Some(self.send_hold()?);
+        }
+        for message in mem::take(&mut early.pushes) {
+            state.outgoing.pushes.push(self.push(message)?);
         }
         Ok(())
     }
@@ -310,7 +369,8 @@ impl ClientStream {
     /// Moves the call on until it waits for the server: sends chunks, pulls, and takes answers.
     fn advance(&self, state: &mut StreamState) {
         while state.end.is_none() && self.ends.is_due.swap(false, Ordering::SeqCst) {
-            let moved = self.try_send(state).and_then(|()| self.pull(state));
+            let moved = self.send_early(state).and_then(|()| self.try_send(state));
+            let moved = moved.and_then(|()| self.pull(state));
             match moved.and_then(|()| self.take_answers(state)) {
                 Ok(true) => self.ends.is_due.store(true, Ordering::SeqCst),
                 Ok(false) => {}
@@ -341,9 +401,12 @@ impl ClientStream {
             && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
         {
             state.hold = None;
-            self.note(result.as_ref().err());
-            // The answer says that the call is over, and its status comes with a PULL.
-            result.map_err(later)?;
+            let answer = self.decode(result);
+            self.note(answer.as_ref().err());
+            let (head, _) = answer.map_err(later)?;
+            // Another answer says that the call is over, and its status comes with a PULL.
+            state.outgoing.early.hold = is_to_be_repeated(&head);
+            any |= state.outgoing.early.hold;
         }
         let mut at = 0;
         while let Some((seq, call)) = state.incoming.pulls.get_mut(at) {
@@ -372,17 +435,19 @@ impl ClientStream {
     /// Takes the answers to PUSHes. Returns whether there were any.
     fn take_credit(&self, outgoing: &mut Outgoing, task: &mut Context<'_>) -> Result<bool, Status> {
         let (mut at, before) = (0, outgoing.pushes.len());
-        while let Some(call) = outgoing.pushes.get_mut(at) {
-            let Poll::Ready(result) = Pin::new(call).poll(task) else {
+        while let Some(push) = outgoing.pushes.get_mut(at) {
+            let Poll::Ready(result) = Pin::new(&mut push.call).poll(task) else {
                 at += 1;
                 continue;
             };
-            drop(outgoing.pushes.swap_remove(at));
+            let Push { message, .. } = outgoing.pushes.swap_remove(at);
             let answer = self.decode(result);
             self.note(answer.as_ref().err());
             let (head, _) = answer.map_err(later)?;
-            //= docs/rpc-wire.md#E25
-            if head.end.is_some() {
+            if is_to_be_repeated(&head) {
+                outgoing.early.pushes.push(message);
+            } else if head.end.is_some() {
+                //= docs/rpc-wire.md#E25
                 outgoing.is_over = true;
                 outgoing.chunks.clear();
             }
@@ -428,6 +493,23 @@ impl Outgoing {
     }
 }
 
+impl EarlyMessages {
+    /// Whether there are messages whose pause is over.
+    fn is_over(&mut self, task: &mut Context<'_>) -> bool {
+        if !self.hold && self.pushes.is_empty() {
+            return false;
+        }
+        let pause = PAUSE_MIN.saturating_mul(1 << self.pauses.min(10)).min(PAUSE_MAX);
+        let waits = self.pause.get_or_insert_with(|| sleep(pause));
+        if Pin::new(waits).poll(task).is_pending() {
+            return false;
+        }
+        self.pause = None;
+        self.pauses += 1;
+        true
+    }
+}
+
 impl StreamState {
     /// Takes the next part of the response.
     fn accept(&mut self, head: ResponseHead, chunk: Bytes) {
@@ -452,6 +534,7 @@ impl StreamState {
         self.hold = None;
         self.incoming.pulls.clear();
         self.outgoing.pushes.clear();
+        self.outgoing.early = EarlyMessages::default();
         self.outgoing.chunks.clear();
         self.outgoing.is_over = true;
     }

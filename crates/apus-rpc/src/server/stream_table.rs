@@ -113,9 +113,9 @@ impl HeldEarly {
 }
 
 impl Early {
-    /// Answers the message.
-    fn refuse(self) {
-        HeldEarly::take(&self.held).into_iter().for_each(unknown);
+    /// Answers the message, unless that was done.
+    fn answer(self, answer: impl FnMut(Incoming)) {
+        HeldEarly::take(&self.held).into_iter().for_each(answer);
     }
 }
 
@@ -182,7 +182,7 @@ impl StreamTable {
             state.over.push((from, id));
             state.take_early(from, |early| early.id == id)
         };
-        early.into_iter().for_each(Early::refuse);
+        early.into_iter().for_each(|early| early.answer(unknown));
     }
 
     /// Takes a message about a stream.
@@ -210,9 +210,13 @@ impl StreamTable {
         let waiting = state.early.get(&from).map_or(0, Vec::len);
         let of_node = state.early_of.get(&from.host).copied().unwrap_or(0);
         let is_full = waiting >= EARLY_MAX || of_node >= EARLY_OF_NODE_MAX;
-        if is_over || matches!(head, RequestHead::Pull { .. }) || is_full {
+        if is_over || matches!(head, RequestHead::Pull { .. }) {
             drop(state);
             return unknown(request);
+        }
+        if is_full {
+            drop(state);
+            return no_room(request);
         }
         let held = HeldEarly { request: Some(request), watcher: None };
         let held = Arc::new(Mutex::new(held));
@@ -233,7 +237,7 @@ impl StreamTable {
         })
         .await;
         let early = self.state().take_early(from, |early| early.number == number);
-        early.into_iter().for_each(Early::refuse);
+        early.into_iter().for_each(|early| early.answer(no_room));
     }
 }
 
@@ -267,6 +271,18 @@ fn give(stream: &ServerStream, head: &RequestHead, chunk: Bytes, request: Incomi
 //= docs/rpc-wire.md#E25
 fn unknown(request: Incoming) {
     let status = Status::new(Code::Cancelled, "the call is over, or not known");
+    let head = ResponseHead { end: Some(status), ..ResponseHead::default() };
+    // The client may have gone.
+    let _ = request.reply(head.encode(0));
+}
+
+/// Answers a message that has overtaken its OPEN and cannot wait for it. Its client sends it again.
+//= docs/rpc-wire.md#E26
+#[cold]
+fn no_room(request: Incoming) {
+    let text =
+        "too many messages wait for the beginning of their calls, or this one has waited too long";
+    let status = Status::new(Code::Unavailable, text).not_executed();
     let head = ResponseHead { end: Some(status), ..ResponseHead::default() };
     // The client may have gone.
     let _ = request.reply(head.encode(0));
