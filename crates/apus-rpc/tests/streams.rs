@@ -251,6 +251,54 @@ fn a_refused_stream_has_its_status() {
     drop(open);
 }
 
+#[test]
+fn the_metadata_of_a_response_is_asked_for_before_a_request_is_sent() {
+    let served = served_first();
+    block_on(async {
+        let call = served.channel.stream("/a.B/First").start();
+        let (requests, mut responses) = call.expect("begun");
+        let metadata = responses.metadata().await.expect("metadata");
+        assert_eq!(metadata.get("server"), Some("first"));
+        requests.close();
+        responses.trailers().await.expect("the end");
+    });
+}
+
+/// A server that sends its metadata before it reads a request.
+fn served_first() -> Served {
+    served(|server| {
+        let first = |cx: Context, mut requests: Streaming, mut responses: StreamSender| async move {
+            cx.set_metadata("server", "first").expect("a pair");
+            responses.send_head();
+            while let Some(request) = requests.next().await {
+                request?;
+            }
+            Ok(())
+        };
+        server.stream("/a.B/First", first)
+    })
+}
+
+#[test]
+fn a_failed_call_has_no_trailers_but_its_status() {
+    let served = served(|server| {
+        server.stream("/a.B/Fail", |_, _: Streaming, _: StreamSender| async {
+            Err::<(), _>(Status::new(Code::NotFound, "planted"))
+        })
+    });
+    block_on(async {
+        let call = served.channel.stream("/a.B/Fail").request("x");
+        let mut responses = call.expect("sent");
+        let status = responses.next().await.expect("the end").expect_err("planted");
+        assert_eq!(status.code(), Code::NotFound);
+        assert_eq!(responses.next().await, None);
+        for _ in 0..2 {
+            let status = responses.trailers().await.expect_err("the call has failed");
+            assert_eq!((status.code(), status.message()), (Code::NotFound, "planted"));
+        }
+    });
+}
+
 /// Reports its drop.
 struct Guard(mpsc::Sender<()>);
 

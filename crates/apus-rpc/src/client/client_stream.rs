@@ -251,11 +251,12 @@ impl ClientStream {
         if state.end.is_none() && !state.outgoing.is_over {
             add(&mut state.outgoing.chunks);
             self.send(&mut state);
+            // The answers wake the reader as well, which moves the call on if the sender does not.
+            self.advance(&mut state);
         }
-        let has_waiting = !state.outgoing.chunks.is_empty();
+        let has_ended = state.end.is_some();
         drop(state);
-        if has_waiting {
-            // The reader takes the credit for them, if the sender does not.
+        if has_ended {
             self.waker.wake_by_ref();
         }
     }
@@ -377,6 +378,14 @@ impl ClientStream {
                 Err(status) => state.fail(status),
             }
         }
+    }
+
+    /// Sends the OPEN, because the server may speak first, and moves the call on.
+    fn open_and_advance(&self, state: &mut StreamState) {
+        if let Err(status) = self.open(state) {
+            state.fail(status);
+        }
+        self.advance(state);
     }
 
     /// Takes the answers that are there. Returns whether there were any.
@@ -552,11 +561,7 @@ impl ChunkSource for ClientStream {
         self.ends.wait(StreamSide::Reader, task);
         let mut state = self.state();
         if state.incoming.chunks.is_empty() {
-            // The server may speak first.
-            if let Err(status) = self.open(&mut state) {
-                state.fail(status);
-            }
-            self.advance(&mut state);
+            self.open_and_advance(&mut state);
         }
         if let Some(chunk) = state.incoming.chunks.pop_front() {
             state.incoming.bytes -= chunk.len();
@@ -581,7 +586,7 @@ impl ChunkSource for ClientStream {
     fn poll_answered(&self, task: &Context<'_>) -> Poll<Result<(), Status>> {
         self.ends.wait(StreamSide::Reader, task);
         let mut state = self.state();
-        self.advance(&mut state);
+        self.open_and_advance(&mut state);
         match &state.end {
             _ if state.incoming.metadata.is_some() => Poll::Ready(Ok(())),
             // Messages may have come before the error.
@@ -621,7 +626,13 @@ impl ChunkSink for ClientStream {
         let mut state = self.state();
         self.advance(&mut state);
         match &state.end {
-            Some(end) if end.code() != Code::Ok => return Poll::Ready(Err(end.clone())),
+            Some(end) if end.code() != Code::Ok => {
+                let end = end.clone();
+                drop(state);
+                // The sender may be the first to find the failure.
+                self.waker.wake_by_ref();
+                return Poll::Ready(Err(end));
+            }
             _ if state.outgoing.is_over => {
                 let text = "the server takes no more messages";
                 return Poll::Ready(Err(Status::new(Code::Cancelled, text)));
