@@ -55,12 +55,14 @@ struct MessageReader {
     frames: FrameReader,
     frame_max: usize,
     is_over: bool,
+    /// The status of a call that has failed.
+    failed: Option<Status>,
 }
 
 impl Streaming {
     pub(crate) fn new(source: Arc<dyn ChunkSource>, frame_max: usize) -> Self {
-        let messages =
-            MessageReader { source, frames: FrameReader::default(), frame_max, is_over: false };
+        let frames = FrameReader::default();
+        let messages = MessageReader { source, frames, frame_max, is_over: false, failed: None };
         Self { messages, read: Box::new(|message| message) }
     }
 
@@ -81,6 +83,9 @@ impl Streaming {
         }
         let polled = messages.source.poll_chunk(task);
         messages.is_over = matches!(polled, Poll::Ready(None | Some(Err(_))));
+        if let Poll::Ready(Some(Err(status))) = &polled {
+            messages.failed = Some(status.clone());
+        }
         polled
     }
 }
@@ -108,12 +113,15 @@ impl<T> Streaming<T> {
     ///
     /// # Errors
     ///
-    /// The status of the call.
+    /// The status of the call, also if a message was it before.
     pub async fn trailers(&mut self) -> Result<Metadata, Status> {
         while let Some(message) = poll_fn(|task| self.messages.poll(task)).await {
             message.map_err(|status| self.explained(status))?;
         }
-        Ok(self.take_trailers())
+        match &self.messages.failed {
+            Some(status) => Err(self.explained(status.clone())),
+            None => Ok(self.take_trailers()),
+        }
     }
 
     /// The metadata after the messages, once they have ended.
@@ -135,7 +143,10 @@ impl<T> Streaming<T> {
     pub(crate) fn poll_message(&mut self, task: &Context<'_>) -> Poll<Option<Result<T, Status>>> {
         let Poll::Ready(message) = self.messages.poll(task) else { return Poll::Pending };
         let read = message.map(&self.read);
-        self.messages.is_over |= matches!(read, Some(Err(_)));
+        if let Some(Err(status)) = &read {
+            self.messages.is_over = true;
+            self.messages.failed.get_or_insert_with(|| status.clone());
+        }
         Poll::Ready(read)
     }
 }
@@ -169,6 +180,7 @@ impl MessageReader {
 
     fn fail(&mut self, status: Status) -> Poll<Option<Result<Bytes, Status>>> {
         self.is_over = true;
+        self.failed = Some(status.clone());
         Poll::Ready(Some(Err(status)))
     }
 }
