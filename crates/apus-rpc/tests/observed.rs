@@ -362,3 +362,26 @@ fn calls_within_memory_are_observed_as_well() {
     }
     assert_eq!(spans("server", "m.Memory/Echo").len(), 1);
 }
+
+#[test]
+fn a_response_that_is_refused_is_recorded_with_its_code() {
+    install();
+    let served = served(|server| {
+        server.stream(
+            "/m.Refused/Long",
+            |_, _: Streaming, mut responses: StreamSender| async move {
+                responses.send("four").await?;
+                future::pending::<Result<(), Status>>().await
+            },
+        )
+    });
+    let limits = apus_rpc::envelope::EnvelopeLimits::new().frame_max(3);
+    let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());
+    let channel = channel.limits(limits).build().expect("a channel");
+    let mut responses = channel.stream("/m.Refused/Long").request("x").expect("sent");
+    block_on(responses.next()).expect("the end").expect_err("four bytes");
+    drop(responses);
+    let method = "rpc.method=m.Refused/Long";
+    assert_recorded(&[CLIENT, method, "rpc.response.status_code=RESOURCE_EXHAUSTED"], 1);
+    assert_eq!(count(&[CLIENT, method, "rpc.response.status_code=CANCELLED"]), 0);
+}

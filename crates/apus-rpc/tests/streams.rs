@@ -382,6 +382,21 @@ fn a_deadline_ends_a_stream_on_both_sides() {
 }
 
 #[test]
+fn a_response_that_its_client_refuses_ends_the_call() {
+    //= docs/rpc-wire.md#E16
+    let (served, dropped, _) = endless();
+    let limits = EnvelopeLimits::new().frame_max(3);
+    let channel = apus_rpc::Channel::builder(&pair::address(&served.node)).node(&node());
+    let channel = channel.limits(limits).build().expect("a channel");
+    let mut responses = channel.stream("/a.B/Endless").request("x").expect("sent");
+    let status = block_on(responses.next()).expect("the end").expect_err("five bytes");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    dropped.recv().expect("the handler is dropped");
+    let again = block_on(responses.trailers()).expect_err("the call has failed");
+    assert_eq!(again, status);
+}
+
+#[test]
 fn a_slow_reader_stops_the_server() {
     //= docs/rpc-wire.md#E24
     let (begun, sent) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(0)));

@@ -608,6 +608,20 @@ impl ChunkSource for ClientStream {
         error.of_response()
     }
 
+    //= docs/rpc-wire.md#E16
+    fn fail(&self, status: &Status) {
+        let mut state = self.state();
+        let is_new = state.end.is_none();
+        if is_new {
+            state.fail(status.clone());
+        }
+        drop(state);
+        self.observed.end(status.code());
+        if is_new {
+            self.waker.wake_by_ref();
+        }
+    }
+
     fn end_reading(&self) {
         let mut state = self.state();
         if state.end.is_none() {

@@ -444,6 +444,9 @@ impl ChunkSource for ServerStream {
         error.of_request().with_execution(Execution::Possible)
     }
 
+    /// The handler decides what follows.
+    fn fail(&self, _: &Status) {}
+
     fn end_reading(&self) {
         let mut effects = Effects::default();
         {

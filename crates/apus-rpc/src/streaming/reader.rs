@@ -32,6 +32,9 @@ pub(crate) trait ChunkSource: Send + Sync {
     /// Counts a message that is refused, and returns the status of its call.
     fn refuse(&self, error: EnvelopeError) -> Status;
 
+    /// The reader refuses a message, or has read the status of the call. A call of a client that goes on ends with this status.
+    fn fail(&self, status: &Status);
+
     /// The reader has gone.
     fn end_reading(&self);
 }
@@ -144,10 +147,14 @@ impl<T> Streaming<T> {
         let Poll::Ready(message) = self.messages.poll(task) else { return Poll::Pending };
         let read = message.map(&self.read);
         if let Some(Err(status)) = &read {
-            self.messages.is_over = true;
-            self.messages.failed.get_or_insert_with(|| status.clone());
+            self.messages.end(status);
         }
         Poll::Ready(read)
+    }
+
+    /// Ends the call with a status of the reader.
+    pub(crate) fn fail(&mut self, status: &Status) {
+        self.messages.end(status);
     }
 }
 
@@ -179,9 +186,18 @@ impl MessageReader {
     }
 
     fn fail(&mut self, status: Status) -> Poll<Option<Result<Bytes, Status>>> {
-        self.is_over = true;
-        self.failed = Some(status.clone());
+        self.end(&status);
         Poll::Ready(Some(Err(status)))
+    }
+
+    /// Nothing is read after the status of the call. The first one stays.
+    //= docs/rpc-wire.md#E16
+    fn end(&mut self, status: &Status) {
+        self.is_over = true;
+        if self.failed.is_none() {
+            self.failed = Some(status.clone());
+            self.source.fail(status);
+        }
     }
 }
 

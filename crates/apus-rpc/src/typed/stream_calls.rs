@@ -331,7 +331,9 @@ impl<T> TypedResponse<T> {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
                 Poll::Ready(Some(Ok(_))) if self.value.is_some() => {
-                    return Poll::Ready(Err(self.method.not_one_response("more than one")));
+                    let status = self.method.not_one_response("more than one");
+                    self.responses.fail(&status);
+                    return Poll::Ready(Err(status));
                 }
                 Poll::Ready(Some(Ok(value))) => self.value = Some(value),
                 Poll::Ready(None) => {
