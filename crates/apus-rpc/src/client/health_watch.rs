@@ -1,6 +1,6 @@
 //! The health of a service at an endpoint, watched by its channel.
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,20 +41,20 @@ pub(crate) async fn watch(
             set.set_health(address, status == ServingStatus::Serving);
         })
         .await;
-        match ended {
-            // A server without the method serves.
-            Err(status) if status.code() == Code::Unimplemented => {
-                set.set_health(address, true);
-                return pending().await;
-            }
-            _ => set.set_health(address, false),
-        }
+        let has_no_method = is_without_method(&ended);
+        set.set_health(address, has_no_method);
         if is_answered {
             pause = PAUSE_MIN;
         }
-        sleep(pause).await;
+        // The method may come with another version of the server.
+        sleep(if has_no_method { PAUSE_MAX } else { pause }).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// Whether the server does not have the method. Such a server serves.
+fn is_without_method(ended: &Result<(), Status>) -> bool {
+    ended.as_ref().is_err_and(|status| status.code() == Code::Unimplemented)
 }
 
 /// A channel to one endpoint through the port of another channel.

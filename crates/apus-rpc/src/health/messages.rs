@@ -93,7 +93,8 @@ impl Frames {
         let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else { return Ok(None) };
         let [compressed, length @ ..] = *prefix;
         if compressed != 0 {
-            return Err(Status::new(Code::Unimplemented, "a compressed message of grpc.health.v1"));
+            // UNIMPLEMENTED would say that the server does not have the method.
+            return Err(Status::new(Code::Internal, "a compressed message of grpc.health.v1"));
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MESSAGE_MAX {
@@ -222,6 +223,6 @@ mod tests {
         assert_eq!(frames.next().map_err(|it| it.code()), Err(Code::InvalidArgument));
         let mut frames = Frames::default();
         frames.push(b"\x01\0\0\0\0");
-        assert_eq!(frames.next().map_err(|it| it.code()), Err(Code::Unimplemented));
+        assert_eq!(frames.next().map_err(|it| it.code()), Err(Code::Internal));
     }
 }
