@@ -177,5 +177,46 @@ fn watchers_are_notified_of_the_end_of_a_server_which_does_not_wait_for_them() {
     assert_eq!(block_on(next(&mut watched)), Some(Ok(2)));
     assert_eq!(block_on(next(&mut watched)), None);
     let drained = serving.join().expect("no panic").expect("it served");
-    assert_eq!((drained.finished, drained.cancelled), (1, 0));
+    assert_eq!((drained.finished, drained.cancelled), (0, 0), "a watch is no request");
+}
+
+#[test]
+fn the_end_of_a_server_does_not_wait_for_a_watcher_that_reads_nothing() {
+    let (health, server_node) = (Health::new(), node());
+    let (end, ended) = oneshot::channel();
+    let shutdown = async { ended.await.unwrap_or(()) };
+    let serving = Server::builder(&server_node).add(health.clone()).serve(PORT, shutdown);
+    let serving = thread::spawn(move || serving.drain(Duration::from_secs(600)).wait());
+    let address = Address::new(server_node.local_addr(), PORT).to_string();
+    let channel = Channel::builder(&address).node(&node()).build().expect("a channel");
+    let call = channel.stream(WATCH).start_raw(request("").into(), true);
+    let (_, mut watched) = call.expect("sent");
+    assert_eq!(block_on(next(&mut watched)), Some(Ok(1)));
+    end.send(()).expect("the server serves");
+    let drained = serving.join().expect("no panic").expect("it served");
+    assert_eq!((drained.finished, drained.cancelled), (0, 0), "a watch is no request");
+    drop(watched);
+}
+
+#[test]
+fn a_health_of_two_servers_goes_on_when_one_of_them_ends() {
+    let health = Health::new();
+    let other = Member::new(Some(&health));
+    let server_node = node();
+    let (end, ended) = oneshot::channel();
+    let shutdown = async { ended.await.unwrap_or(()) };
+    let serving = Server::builder(&server_node).add(health.clone()).serve(PORT, shutdown);
+    let serving = thread::spawn(move || serving.wait());
+    end.send(()).expect("the server serves");
+    let _drained = serving.join().expect("no panic").expect("it served");
+    assert_eq!(health.status(""), Some(ServingStatus::Serving));
+    let address = other.address.to_string();
+    let channel = Channel::builder(&address).node(&node()).build().expect("a channel");
+    let checked = channel.unary(CHECK, request("")).wait().expect("a status");
+    assert_eq!(response(checked.body()), 1);
+    let call = channel.stream(WATCH).start_raw(request("").into(), true);
+    let (_, mut watched) = call.expect("sent");
+    assert_eq!(block_on(next(&mut watched)), Some(Ok(1)));
+    health.set("", ServingStatus::NotServing);
+    assert_eq!(block_on(next(&mut watched)), Some(Ok(2)));
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -35,7 +36,8 @@ impl ServingStatus {
 /// The health of the services of a server: [`ServerBuilder::add`](crate::ServerBuilder::add) serves it. Clones are the same.
 ///
 /// The whole server, whose name is empty, is [`ServingStatus::Serving`] at the beginning. When the server begins to
-/// [end](crate::Serving::drain), watchers get [`ServingStatus::NotServing`] for all services.
+/// [end](crate::Serving::drain), its watchers get [`ServingStatus::NotServing`] for all services. The statuses themselves do not change
+/// then: other servers that this health was added to go on with them.
 #[derive(Clone)]
 pub struct Health {
     board: Arc<Mutex<Board>>,
@@ -43,15 +45,21 @@ pub struct Health {
 
 struct Board {
     statuses: BTreeMap<String, ServingStatus>,
-    is_ending: bool,
     /// Tasks that wait for a change, by number.
     watchers: BTreeMap<u64, Waker>,
     next: u64,
 }
 
+/// The health at one server.
+#[derive(Clone)]
+pub(super) struct ServedHealth {
+    health: Health,
+    is_ending: Arc<AtomicBool>,
+}
+
 /// The number of a watcher, which waits no longer when this is dropped.
 pub(super) struct Watcher {
-    health: Health,
+    served: ServedHealth,
     number: u64,
 }
 
@@ -60,7 +68,7 @@ impl Health {
     #[must_use]
     pub fn new() -> Self {
         let statuses = BTreeMap::from([(String::new(), ServingStatus::Serving)]);
-        let board = Board { statuses, is_ending: false, watchers: BTreeMap::new(), next: 0 };
+        let board = Board { statuses, watchers: BTreeMap::new(), next: 0 };
         Self { board: Arc::new(Mutex::new(board)) }
     }
 
@@ -95,7 +103,7 @@ impl Health {
     /// The status of a service. `None` if it is not known.
     #[must_use]
     pub fn status(&self, service: &str) -> Option<ServingStatus> {
-        self.board().status(service)
+        self.board().statuses.get(service).copied()
     }
 
     /// Number of watches that wait for a change.
@@ -103,23 +111,36 @@ impl Health {
     pub fn watchers(&self) -> usize {
         self.board().watchers.len()
     }
+}
+
+impl ServedHealth {
+    pub(super) fn new(health: Health) -> Self {
+        Self { health, is_ending: Arc::default() }
+    }
 
     /// The server begins to end.
-    pub(crate) fn end(&self) {
-        self.change(|board| board.is_ending = true);
+    pub(super) fn end(&self) {
+        self.health.change(|_| self.is_ending.store(true, Ordering::SeqCst));
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// The status of a service at this server. `None` if it is not known.
+    pub(super) fn status(&self, service: &str) -> Option<ServingStatus> {
+        self.seen(self.health.status(service))
+    }
+
+    /// A server that ends serves nothing.
+    fn seen(&self, status: Option<ServingStatus>) -> Option<ServingStatus> {
+        if self.is_ending() { status.map(|_| ServingStatus::NotServing) } else { status }
     }
 
     pub(super) fn watcher(&self) -> Watcher {
-        let mut board = self.board();
+        let mut board = self.health.board();
         board.next += 1;
-        Watcher { health: self.clone(), number: board.next }
-    }
-}
-
-impl Board {
-    fn status(&self, service: &str) -> Option<ServingStatus> {
-        let status = self.statuses.get(service).copied();
-        if self.is_ending { status.map(|_| ServingStatus::NotServing) } else { status }
+        Watcher { served: self.clone(), number: board.next }
     }
 }
 
@@ -131,10 +152,13 @@ impl Watcher {
         last: Option<ServingStatus>,
     ) -> (ServingStatus, bool) {
         poll_fn(|task| {
-            let mut board = self.health.board();
-            let status = board.status(service).unwrap_or(ServingStatus::ServiceUnknown);
-            if Some(status) != last || board.is_ending {
-                return Poll::Ready((status, board.is_ending));
+            let mut board = self.served.health.board();
+            // It changes under the lock.
+            let is_ending = self.served.is_ending();
+            let status = self.served.seen(board.statuses.get(service).copied());
+            let status = status.unwrap_or(ServingStatus::ServiceUnknown);
+            if Some(status) != last || is_ending {
+                return Poll::Ready((status, is_ending));
             }
             board.watchers.insert(self.number, task.waker().clone());
             Poll::Pending
@@ -145,7 +169,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let waker = self.health.board().watchers.remove(&self.number);
+        let waker = self.served.health.board().watchers.remove(&self.number);
         drop(waker);
     }
 }

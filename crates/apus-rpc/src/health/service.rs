@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use bytes::Bytes;
 
 use crate::code::Code;
-use crate::health::board::Health;
+use crate::health::board::{Health, ServedHealth};
 use crate::health::messages::{CHECK, Frames, WATCH, encode_response, request_service};
 use crate::server::ServerBuilder;
 use crate::status::Status;
@@ -14,8 +14,8 @@ use crate::typed::Service;
 
 impl Service for Health {
     fn add_to(self, server: ServerBuilder<'_>) -> ServerBuilder<'_> {
-        let (checked, watched) = (self.clone(), self.clone());
-        let at_end = self;
+        let checked = ServedHealth::new(self);
+        let (watched, at_end) = (checked.clone(), checked.clone());
         server
             .route(CHECK, move |_, body| {
                 let answer = check(&checked, &body);
@@ -29,7 +29,7 @@ impl Service for Health {
 }
 
 /// Answers with the present status.
-fn check(health: &Health, body: &Bytes) -> Result<Bytes, Status> {
+fn check(health: &ServedHealth, body: &Bytes) -> Result<Bytes, Status> {
     let mut frames = Frames::default();
     frames.push(body);
     let service = request_service(&frames.next()?.ok_or_else(no_message)?)?;
@@ -44,7 +44,7 @@ fn no_message() -> Status {
 
 /// Answers with the present status and each change.
 async fn watch(
-    health: Health,
+    health: ServedHealth,
     mut requests: Streaming,
     mut responses: StreamSender,
 ) -> Result<(), Status> {
