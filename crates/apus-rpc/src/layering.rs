@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use apus::CallError;
 use tower::load_shed::error::Overloaded;
@@ -43,20 +43,42 @@ pub(crate) fn around<R>(inner: Layered<R>, layers: Vec<LayerOnce<R>>) -> Layered
     layers.into_iter().rev().fold(inner, |inner, layer| layer(inner))
 }
 
-/// Whether a request has passed all layers.
+/// Copies of a request that have passed all layers. A layer may repeat a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Passed(Arc<AtomicBool>);
+pub(crate) struct Passed(Arc<PassedCopies>);
+
+#[derive(Debug, Default)]
+struct PassedCopies {
+    all: AtomicUsize,
+    /// Those whose status says that they were not executed.
+    not_executed: AtomicUsize,
+}
 
 impl Passed {
+    /// A copy has passed all layers.
     pub(crate) fn note(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.all.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The status of a call that ends with this error. A request that has not passed all layers was not executed.
+    /// A copy has ended.
+    pub(crate) fn note_end<T>(&self, result: &Result<T, Status>) {
+        if result.as_ref().is_err_and(|status| !status.may_have_executed()) {
+            self.0.not_executed.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The status of a call that ends with this error. A request that has not passed all layers was not executed, and one of which an
+    /// earlier copy may have been executed may have been executed.
     pub(crate) fn status_of(&self, error: LayerError) -> Status {
         let status = status_of(error);
-        let has_passed = self.0.load(Ordering::Acquire);
-        if has_passed { status } else { status.with_execution(Execution::NoneHere) }
+        let all = self.0.all.load(Ordering::Acquire);
+        let executed = all - self.0.not_executed.load(Ordering::Acquire).min(all);
+        match all {
+            0 => status.with_execution(Execution::NoneHere),
+            1 => status,
+            _ if executed == 0 => status,
+            _ => status.with_execution(Execution::Possible),
+        }
     }
 }
 
@@ -116,5 +138,30 @@ mod tests {
         assert!(!passed.status_of("refused".into()).may_have_executed());
         passed.note();
         assert!(passed.status_of("failed".into()).may_have_executed());
+    }
+
+    #[test]
+    fn a_call_of_which_any_copy_may_have_been_executed_may_have_been_executed() {
+        let refused = || Status::new(Code::Unavailable, "refused").not_executed();
+        let passed = Passed::default();
+        passed.note();
+        passed.note_end::<()>(&Err(refused()));
+        assert!(!passed.status_of(refused().into()).may_have_executed());
+        passed.note();
+        passed.note_end::<()>(&Err(refused()));
+        assert!(!passed.status_of(refused().into()).may_have_executed(), "all were refused");
+        // An earlier copy is executed, and a later one is refused.
+        let passed = Passed::default();
+        passed.note();
+        passed.note_end::<()>(&Err(Status::new(Code::Aborted, "again")));
+        passed.note();
+        passed.note_end::<()>(&Err(refused()));
+        assert!(passed.status_of(refused().into()).may_have_executed());
+        // An earlier copy is still under way.
+        let passed = Passed::default();
+        passed.note();
+        passed.note();
+        passed.note_end::<()>(&Err(refused()));
+        assert!(passed.status_of(refused().into()).may_have_executed());
     }
 }

@@ -38,8 +38,11 @@ impl Service<OutgoingRequest> for Attempted {
         Box::pin(async move {
             let gone = || Status::new(Code::Unavailable, "the channel was dropped").not_executed();
             let calls = calls.ok_or_else(gone)?;
-            request.passed.note();
-            Ok(UnaryFuture::within_layers(UnaryCall::of_request(&calls, request)).await?)
+            let passed = request.passed.clone();
+            passed.note();
+            let result = UnaryFuture::within_layers(UnaryCall::of_request(&calls, request)).await;
+            passed.note_end(&result);
+            Ok(result?)
         })
     }
 }
