@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::{mem, process, thread};
 
 /// The thread's times. A forked child of the process starts a thread of its own.
 struct Timer {
@@ -36,6 +36,8 @@ impl Timer {
     fn wait(&'static self, until: Instant, waker: Waker) -> Option<u64> {
         let mut state = self.state();
         if state.process != process::id() {
+            // Those of a parent are for its thread, and their tasks do not run here: not even their drops.
+            mem::forget(mem::take(&mut state.waiting));
             let thread = thread::Builder::new().name("apus-rpc-timer".to_owned());
             thread.spawn(|| self.run()).ok()?;
             state.process = process::id();
@@ -54,7 +56,7 @@ impl Timer {
         loop {
             let now = Instant::now();
             let later = state.waiting.split_off(&(now, u64::MAX));
-            let due = std::mem::replace(&mut state.waiting, later);
+            let due = mem::replace(&mut state.waiting, later);
             if !due.is_empty() {
                 drop(state);
                 due.into_values().for_each(Waker::wake);
@@ -136,6 +138,24 @@ mod tests {
         assert_eq!(count(), 1000);
         drop(waits);
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_child_of_fork_does_not_wait_for_its_parent() {
+        static CHILD: Timer = Timer {
+            state: Mutex::new(TimerState { process: 0, next: 0, waiting: BTreeMap::new() }),
+            changed: Condvar::new(),
+        };
+        let later = Instant::now() + Duration::from_secs(3600);
+        {
+            let mut state = CHILD.state();
+            state.process = process::id() + 1;
+            state.waiting.insert((later, 0), Waker::noop().clone());
+            state.next = 1;
+        }
+        assert_eq!(CHILD.wait(later, Waker::noop().clone()), Some(1));
+        let numbers: Vec<u64> = CHILD.state().waiting.keys().map(|(_, number)| *number).collect();
+        assert_eq!(numbers, [1]);
     }
 
     #[test]
