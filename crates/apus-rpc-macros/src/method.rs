@@ -275,6 +275,13 @@ impl Arguments {
             return Err(Error::new(other.span(), text));
         }
         if let Some(request) = request {
+            if let Some(mark) = marks.first() {
+                let text = format!(
+                    "argument `{}` is a stream and is marked `#[bytes]`, which is for an argument `Bytes`",
+                    argument.ident
+                );
+                return Err(Error::new_spanned(mark.path(), text));
+            }
             self.requests = Some((argument, request));
             return Ok(());
         }

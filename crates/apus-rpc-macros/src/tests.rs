@@ -200,6 +200,11 @@ fn streams_of_requests() {
         "data",
     );
     assert_error(
+        takes("#[bytes] parts: Streaming<Bytes>"),
+        "argument `parts` is a stream and is marked `#[bytes]`, which is for an argument `Bytes`",
+        "bytes",
+    );
+    assert_error(
         takes("parts: Streaming<Part>, more: Streaming<Part>"),
         "argument `parts` of method `put` is a stream, which is the only argument: `more` is another",
         "more",
