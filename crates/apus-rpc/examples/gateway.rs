@@ -36,7 +36,7 @@ impl Calc for MyCalc {
     }
 }
 
-/// The code of HTTP for a status, as gRPC's gateways choose it.
+/// The code of HTTP for a status, as the gateways of gRPC choose it.
 fn http_status(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
@@ -45,7 +45,10 @@ fn http_status(code: Code) -> StatusCode {
         Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Aborted | Code::AlreadyExists => StatusCode::CONFLICT,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Cancelled => StatusCode::from_u16(499).expect("three digits"),
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
