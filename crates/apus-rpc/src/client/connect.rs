@@ -177,7 +177,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Has the calls with one request and one response within a layer of tower, with all their attempts; see [`tower`](crate::tower). The
+    /// Wraps calls with one request and one response in a layer of tower, with all their attempts; see [`tower`](crate::tower). The
     /// first layer is the outermost one. Each call has a copy of the service.
     #[cfg(feature = "tower")]
     pub fn layer<L>(mut self, layer: L) -> Self

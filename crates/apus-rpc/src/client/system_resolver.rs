@@ -33,9 +33,9 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// The resolver of channels that have no other: it takes the targets that [`Target`] lists.
 ///
-/// Names are looked up with the system's resolver, all addresses of both families, on threads that the channels of the process share
-/// (at most 16), those of a target on one of them. They are looked up again every 30 s, and after a failure of an endpoint once in 5 s. Files are read every 5 s. A name
-/// that is not found any more keeps the addresses that it had.
+/// Names are looked up with the system's resolver, all addresses of both families. Each target is looked up by one task, on at most 16
+/// threads that all channels of the process share. Names are looked up again every 30 s, and after a failure of an endpoint once in 5 s.
+/// Files are read every 5 s. A name that is not found any more keeps the addresses that it had.
 #[derive(Clone, Default)]
 pub struct SystemResolver {
     requests: Arc<Mutex<Requests>>,
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_looked_up_on_the_thread() {
+    fn names_are_looked_up_on_threads_of_the_process() {
         for text in ["localhost:1", "dns:localhost:1@7", "static:localhost:1,10.0.0.1:1"] {
             let list = first(text).expect(text);
             assert!(list.iter().all(|it| it.address().port == 1 && it.weight() == 1), "{text}");

@@ -226,7 +226,7 @@ impl ServerBuilder<'_> {
         self
     }
 
-    /// Has all methods within a layer of tower, also those that are added later; see [`tower`](crate::tower). The first layer is the
+    /// Wraps all methods in a layer of tower, also those that are added later; see [`tower`](crate::tower). The first layer is the
     /// outermost one. Requests reach it after the limits and interceptors of the server, and have a copy of the service each.
     #[cfg(feature = "tower")]
     pub fn layer<L>(mut self, layer: L) -> Self
