@@ -1,6 +1,6 @@
 """Measures calls of 100 bytes of Apus and of grpcio, client and server in processes of their own, in one run.
 
-    python compare.py [--seconds 3] [--awaits 1000] [--json]
+    python compare.py [--seconds 3] [--awaits 1000] [--only TEXT] [--json]
 
 The rows are measured in turns, so that a change of the machine's pace concerns all of them.
 """
@@ -39,8 +39,9 @@ def serve_apus_aio(way: str) -> None:
 
     async def main() -> None:
         async with apus.aio.Node(listen="127.0.0.1:0", link=way) as node:
+            port = node.bind(4000)
             print(node.address(4000), flush=True)
-            await node.bind(4000).serve(echo)
+            await port.serve(echo)
 
     asyncio.run(main())
 
@@ -115,6 +116,11 @@ def server(name: str, way: str) -> Iterator[str]:
             child.kill()
 
 
+def wanted(rows: tuple[tuple[str, ...], ...], only: str) -> list[tuple[str, ...]]:
+    """The rows whose names have this text."""
+    return [row for row in rows if only in row[0]]
+
+
 def times(call: Callable[[], object], seconds: float) -> list[float]:
     """Times of calls, one after the other, in microseconds."""
     taken = []
@@ -125,10 +131,10 @@ def times(call: Callable[[], object], seconds: float) -> list[float]:
     return taken
 
 
-def waiting(seconds: float, stack: ExitStack) -> dict[str, list[float]]:
+def waiting(seconds: float, only: str, stack: ExitStack) -> dict[str, list[float]]:
     """Times of calls that a thread waits for."""
     calls: dict[str, Callable[[], object]] = {}
-    for name, way in (("apus, memory", "auto"), ("apus, UDP", "udp")):
+    for name, way in wanted((("apus, memory", "auto"), ("apus, UDP", "udp")), only):
         node = stack.enter_context(apus.Node(listen="127.0.0.1:0", link=way))
         client, address = node.client(), apus.Address(stack.enter_context(server("apus", way)))
         client.connect(address)
@@ -140,12 +146,13 @@ def waiting(seconds: float, stack: ExitStack) -> dict[str, list[float]]:
     except ImportError:
         print("grpcio is not installed", file=sys.stderr)
     else:
-        for name, way in (("apus.grpc, memory", "auto"), ("apus.grpc, UDP", "udp")):
+        for name, way in wanted((("apus.grpc, memory", "auto"), ("apus.grpc, UDP", "udp")), only):
             node = stack.enter_context(apus.Node(listen="127.0.0.1:0", link=way))
             carried = insecure_channel(stack.enter_context(server("apus_grpc", way)), node=node)
             calls[name] = lambda method=carried.unary_unary("/a.B/C"): method(BODY)  # type: ignore[misc]
-        channel = grpc.insecure_channel(stack.enter_context(server("grpcio", "")))
-        calls["grpcio, TCP"] = lambda method=channel.unary_unary("/a.B/C"): method(BODY)  # type: ignore[misc]
+        for name, way in wanted((("grpcio, TCP", ""),), only):
+            channel = grpc.insecure_channel(stack.enter_context(server("grpcio", way)))
+            calls[name] = lambda method=channel.unary_unary("/a.B/C"): method(BODY)  # type: ignore[misc]
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         times(call, 0.2)
@@ -181,7 +188,7 @@ async def alone(call: Callable[[], Any], seconds: float) -> float:
     return statistics.median(taken)
 
 
-async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, tuple[float, float]]:
+async def awaiting(awaits: int, seconds: float, only: str, stack: ExitStack) -> dict[str, tuple[float, float]]:
     """Rates of calls that tasks await, and the median time of a call of one task."""
     rates: dict[str, tuple[float, float]] = {}
 
@@ -189,12 +196,13 @@ async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, t
         median = await alone(call, seconds / 2)
         rates[name] = (await rate(call, awaits, seconds), median)
 
-    for name, kind, way in (
+    rows = (
         ("apus.aio, memory, server on a thread", "apus", "auto"),
         ("apus.aio, UDP, server on a thread", "apus", "udp"),
         ("apus.aio on both sides, memory", "apus_aio", "auto"),
         ("apus.aio on both sides, UDP", "apus_aio", "udp"),
-    ):
+    )
+    for name, kind, way in wanted(rows, only):
         async with apus.aio.Node(listen="127.0.0.1:0", link=way) as node:
             client, address = node.client(), apus.Address(stack.enter_context(server(kind, way)))
             await client.connect(address)
@@ -203,9 +211,10 @@ async def awaiting(awaits: int, seconds: float, stack: ExitStack) -> dict[str, t
         import grpc
     except ImportError:
         return rates
-    async with grpc.aio.insecure_channel(stack.enter_context(server("grpcio_aio", ""))) as channel:
-        method = channel.unary_unary("/a.B/C")
-        await measure("grpc.aio on both sides, TCP", lambda: method(BODY))
+    for name, kind, way in wanted((("grpc.aio on both sides, TCP", "grpcio_aio", ""),), only):
+        async with grpc.aio.insecure_channel(stack.enter_context(server(kind, way))) as channel:
+            method = channel.unary_unary("/a.B/C")
+            await measure(name, lambda: method(BODY))
     return rates
 
 
@@ -215,15 +224,16 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds for each row")
     parser.add_argument("--awaits", type=int, default=1000, help="calls under way at once")
+    parser.add_argument("--only", default="", help="rows whose names have this text")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     if arguments.serve:
         name, way = arguments.serve
         return SERVERS[name](way)
     with ExitStack() as stack:
-        taken = waiting(arguments.seconds, stack)
+        taken = waiting(arguments.seconds, arguments.only, stack)
     with ExitStack() as stack:
-        rates = asyncio.run(awaiting(arguments.awaits, arguments.seconds, stack))
+        rates = asyncio.run(awaiting(arguments.awaits, arguments.seconds, arguments.only, stack))
     if arguments.json:
         print(json.dumps({"p50_us": {name: statistics.median(row) for name, row in taken.items()}, "per_second": rates}))
         return

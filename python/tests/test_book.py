@@ -30,8 +30,8 @@ def test_a_sample_runs(sample: str, tmp_path: Path) -> None:
 
 def test_the_comparison_runs() -> None:
     program = ROOT / "python" / "examples" / "compare.py"
-    arguments = [sys.executable, str(program), "--seconds", "0.05", "--awaits", "10", "--json"]
+    arguments = [sys.executable, str(program), "--seconds", "0.05", "--awaits", "10", "--json", "--only", "UDP"]
     ran = subprocess.run(arguments, env=environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout)
-    assert {"apus, memory", "apus, UDP"} <= figures["p50_us"].keys() and "apus.aio on both sides, UDP" in figures["per_second"]
+    assert "apus, UDP" in figures["p50_us"] and "apus.aio on both sides, UDP" in figures["per_second"]
