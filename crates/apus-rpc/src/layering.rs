@@ -1,18 +1,23 @@
 //! Layers of tower on both sides: services of one type, and their errors as statuses.
 
 use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use apus::CallError;
 use tower::load_shed::error::Overloaded;
 use tower::timeout::error::Elapsed;
 use tower::util::BoxCloneSyncService;
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt};
 
 use crate::code::Code;
 use crate::response::Response;
 use crate::status::{Execution, Status};
+use crate::timer::sleep;
 
 /// An error of a layer.
 pub type LayerError = Box<dyn Error + Send + Sync>;
@@ -43,6 +48,36 @@ pub(crate) fn around<R>(inner: Layered<R>, layers: Vec<LayerOnce<R>>) -> Layered
     layers.into_iter().rev().fold(inner, |inner, layer| layer(inner))
 }
 
+/// Time after the deadline in which an attempt that has passed all layers ends by itself: its endpoint is charged with it then.
+const ATTEMPT_ENDS_WITHIN: Duration = Duration::from_millis(10);
+
+/// Sends a call through layers. It ends when this time has passed, wherever it is.
+pub(crate) async fn within_time<R: 'static>(
+    layers: Layered<R>,
+    request: R,
+    passed: Passed,
+    time: Option<Duration>,
+) -> Result<Response, Status> {
+    let late = async {
+        match time {
+            Some(time) => sleep(time).await,
+            None => std::future::pending().await,
+        }
+        if passed.has_any() {
+            sleep(ATTEMPT_ENDS_WITHIN).await;
+        }
+    };
+    let (mut response, mut late) = (pin!(layers.oneshot(request)), pin!(late));
+    let result = poll_fn(|task| match response.as_mut().poll(task) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => late.as_mut().poll(task).map(|()| {
+            let text = "the deadline passed while the call was in the layers of its channel";
+            Err(Status::new(Code::DeadlineExceeded, text).into())
+        }),
+    });
+    result.await.map_err(|error| passed.status_of(error))
+}
+
 /// Copies of a request that have passed all layers. A layer may repeat a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passed(Arc<PassedCopies>);
@@ -58,6 +93,10 @@ impl Passed {
     /// A copy has passed all layers.
     pub(crate) fn note(&self) {
         self.0.all.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn has_any(&self) -> bool {
+        self.0.all.load(Ordering::Acquire) > 0
     }
 
     /// A copy has ended.

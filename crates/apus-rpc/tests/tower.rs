@@ -311,3 +311,32 @@ fn a_layer_of_a_channel_sees_calls_and_may_repeat_them() {
     drop(channel);
     assert!(Arc::strong_count(&fails) < before);
 }
+
+#[test]
+fn the_time_of_a_call_passes_within_the_layers_of_its_channel() {
+    let served = served(|server| server.route("/a.B/Echo", echo));
+    // No call passes the layer.
+    let closed = GlobalConcurrencyLimitLayer::with_semaphore(Arc::new(Semaphore::new(0)));
+    let channel = layered(&served, |channel| channel.layer(closed));
+    let call = || channel.unary("/a.B/Echo", "x").deadline(Duration::from_millis(20));
+    for status in [call().wait(), block_on(async { call().await })] {
+        let status = status.expect_err("no time");
+        assert_eq!((status.code(), status.may_have_executed()), (Code::DeadlineExceeded, false));
+    }
+    // A layer that keeps the response.
+    let channel = layered(&served, |channel| {
+        channel.layer(tower::layer::layer_fn(|inner: apus_rpc::tower::OutgoingService| {
+            service_fn(move |request: OutgoingRequest| {
+                let inner = inner.clone();
+                async move {
+                    let response = inner.oneshot(request).await;
+                    future::pending::<()>().await;
+                    response
+                }
+            })
+        }))
+    });
+    let call = channel.unary("/a.B/Echo", "x").deadline(Duration::from_millis(20));
+    let status = call.wait().expect_err("no time");
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+}

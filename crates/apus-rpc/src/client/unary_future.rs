@@ -13,6 +13,8 @@ use crate::client::endpoint_state::InFlight;
 use crate::client::failure::EndpointOutcome;
 use crate::client::hedging::Hedging;
 use crate::client::unary::{Judged, UnaryCall, finish};
+#[cfg(feature = "tower")]
+use crate::layering;
 use crate::response::Response;
 use crate::status::Status;
 use crate::timer::{Sleep, sleep};
@@ -106,11 +108,9 @@ impl<'c> UnaryFuture<'c> {
         if let Some(request) = self.call.take_request()
             && let Some(layers) = self.call.calls().layers.clone()
         {
-            let passed = request.passed.clone();
-            let response = tower::ServiceExt::oneshot(layers, request);
-            self.stage = CallStage::Layers(Box::pin(async move {
-                response.await.map_err(|error| passed.status_of(error))
-            }));
+            let (passed, time) = (request.passed.clone(), request.remaining());
+            let response = layering::within_time(layers, request, passed, time);
+            self.stage = CallStage::Layers(Box::pin(response));
         }
     }
 
