@@ -11,3 +11,8 @@ mod recorded;
 pub(crate) use absent::{ClientCall, Scope, ServerCall, describe, refused};
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 pub(crate) use recorded::{ClientCall, Scope, ServerCall, describe, refused};
+
+#[cfg(all(feature = "tower", not(any(feature = "metrics", feature = "tracing"))))]
+pub(crate) use absent::PassingCall;
+#[cfg(all(feature = "tower", any(feature = "metrics", feature = "tracing")))]
+pub(crate) use recorded::PassingCall;

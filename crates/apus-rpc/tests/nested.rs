@@ -90,6 +90,16 @@ fn the_status_of_a_nested_call_says_nothing_about_the_request() {
 }
 
 #[test]
+fn a_detached_call_keeps_a_context_of_its_own_in_either_order() {
+    let last = served(|server| server.route("/a.B/Report", report));
+    let trace: TraceContext = TRACE.parse().expect("a context");
+    let call = || last.channel.unary("/a.B/Report", "");
+    for call in [call().trace(trace).detached(), call().detached().trace(trace)] {
+        assert_eq!(call.wait().expect("a response").body(), format!("false {TRACE}").as_bytes());
+    }
+}
+
+#[test]
 fn a_call_without_time_left_is_not_sent() {
     let last = served(|server| server.route("/a.B/Report", report));
     let call = last.channel.unary("/a.B/Report", "").deadline(Duration::ZERO);

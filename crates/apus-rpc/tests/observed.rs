@@ -1,6 +1,6 @@
 //! Spans and histograms of calls and requests, as a subscriber and a recorder of the program get them.
 
-#![cfg(all(feature = "metrics", feature = "tracing"))]
+#![cfg(all(feature = "metrics", feature = "tower", feature = "tracing"))]
 
 mod pair;
 
@@ -361,6 +361,35 @@ fn calls_within_memory_are_observed_as_well() {
         assert_recorded(&[histogram, "rpc.method=m.Memory/Echo"], 1);
     }
     assert_eq!(spans("server", "m.Memory/Echo").len(), 1);
+}
+
+#[test]
+fn a_call_through_layers_has_the_address_of_its_server() {
+    let served = service("m.Layers");
+    let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());
+    let layer = tower::limit::ConcurrencyLimitLayer::new(10);
+    let channel = channel.layer(layer).build().expect("a channel");
+    channel.unary("/m.Layers/Echo", "x").wait().expect("a response");
+    block_on(channel.unary("/m.Layers/Echo", "x").into_future()).expect("a response");
+    let calls = spans("client", "m.Layers/Echo");
+    assert_eq!(calls.len(), 2, "one span for each call");
+    for call in calls {
+        assert_eq!(call.fields.get("server.address").map(String::as_str), Some("127.0.0.1"));
+        assert_eq!(call.fields.get("server.port").map(String::as_str), Some("4000"));
+    }
+    let parts = [CLIENT, "rpc.method=m.Layers/Echo", "rpc.response.status_code=OK"];
+    assert_recorded(&parts, 2);
+}
+
+#[test]
+fn a_detached_call_has_no_parent_and_keeps_its_own_context() {
+    let served = service("m.Detached");
+    let outer = tracing::info_span!("handler");
+    outer.in_scope(|| {
+        let call = served.channel.unary("/m.Detached/Echo", "x").detached();
+        call.wait().expect("a response");
+    });
+    assert_eq!(spans("client", "m.Detached/Echo")[0].parent, None);
 }
 
 #[test]

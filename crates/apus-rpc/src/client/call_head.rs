@@ -34,6 +34,8 @@ pub(crate) struct CallHead<'c> {
     trace: Option<TraceContext>,
     /// The trace context is not that of the request in whose handler the call is made.
     has_own_trace: bool,
+    /// The call does not belong to the request in whose handler it is made.
+    is_detached: bool,
     fault: Option<Status>,
     pub(crate) observed: ClientCall,
 }
@@ -55,6 +57,7 @@ impl<'c> CallHead<'c> {
             config,
             trace,
             has_own_trace: false,
+            is_detached: false,
             fault,
             observed: ClientCall::none(),
         };
@@ -77,8 +80,9 @@ impl<'c> CallHead<'c> {
             config: request.config,
             trace: request.trace,
             has_own_trace: request.has_own_trace,
+            is_detached: false,
             fault: None,
-            observed: ClientCall::none(),
+            observed: ClientCall::of_passing(request.observed.clone()),
         }
     }
 
@@ -96,6 +100,7 @@ impl<'c> CallHead<'c> {
             waits_for_ready: None,
             is_idempotent: false,
             passed: Passed::default(),
+            observed: self.observed.passing(),
         }
     }
 
@@ -129,7 +134,10 @@ impl<'c> CallHead<'c> {
     }
 
     pub(crate) fn detach(&mut self) {
-        (self.until, self.trace) = (None, None);
+        (self.until, self.is_detached) = (None, true);
+        if !self.has_own_trace {
+            self.trace = None;
+        }
     }
 
     /// Checks the call and shows it to the interceptors, before it is sent for the first time.
@@ -176,7 +184,7 @@ impl<'c> CallHead<'c> {
 
     /// Begins the span of the call.
     pub(crate) fn observe(&mut self) {
-        self.observed = ClientCall::begin(&self.path);
+        self.observed = ClientCall::begin(&self.path, self.is_detached);
     }
 
     /// The trace context of the messages. The spans have one of their own, if the program has not given one.
@@ -239,7 +247,8 @@ macro_rules! call_setters {
             self
         }
 
-        /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context.
+        /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context, and is no
+        /// child of its span.
         pub fn detached(mut self) -> Self {
             self.head.detach();
             self

@@ -9,6 +9,7 @@ use crate::client::retry::MethodConfig;
 use crate::envelope::MethodPath;
 use crate::layering::Passed;
 use crate::metadata::Metadata;
+use crate::observe::PassingCall;
 
 /// A call on its way through the layers of a channel. A copy that passes the layers is a call of its own.
 #[derive(Clone)]
@@ -23,6 +24,7 @@ pub struct OutgoingRequest {
     pub(crate) waits_for_ready: Option<bool>,
     pub(crate) is_idempotent: bool,
     pub(crate) passed: Passed,
+    pub(crate) observed: PassingCall,
 }
 
 impl OutgoingRequest {

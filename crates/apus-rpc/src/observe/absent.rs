@@ -17,7 +17,19 @@ impl ClientCall {
     }
 
     #[inline]
-    pub(crate) fn begin(_: &MethodPath) -> Self {
+    pub(crate) fn begin(_: &MethodPath, _: bool) -> Self {
+        Self
+    }
+
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn passing(&self) -> PassingCall {
+        PassingCall
+    }
+
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn of_passing(_: PassingCall) -> Self {
         Self
     }
 
@@ -37,6 +49,11 @@ impl ClientCall {
     #[inline]
     pub(crate) fn end(&self, _: Code) {}
 }
+
+/// A call of a channel on its way through layers.
+#[cfg(feature = "tower")]
+#[derive(Clone, Debug)]
+pub(crate) struct PassingCall;
 
 /// The span of a call, to be entered.
 pub(crate) struct Scope;

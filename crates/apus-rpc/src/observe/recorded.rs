@@ -1,7 +1,7 @@
 //! Spans and histograms of calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use apus::{Address, TraceContext};
@@ -12,7 +12,16 @@ use crate::transport::Incoming;
 
 /// A call of a channel. It is given up if it is dropped before its end.
 #[derive(Debug)]
-pub(crate) struct ClientCall(Option<Observed>);
+pub(crate) struct ClientCall {
+    observed: Option<Arc<Observed>>,
+    /// The call as its layers have it, which does not end it.
+    is_part: bool,
+}
+
+/// A call of a channel on its way through layers.
+#[cfg(feature = "tower")]
+#[derive(Clone, Debug)]
+pub(crate) struct PassingCall(Option<Arc<Observed>>);
 
 /// A request of a server with its handler.
 #[derive(Debug)]
@@ -132,20 +141,35 @@ fn method(path: &MethodPath) -> &str {
 impl ClientCall {
     /// A part of another call.
     pub(crate) const fn none() -> Self {
-        Self(None)
+        Self { observed: None, is_part: false }
     }
 
-    pub(crate) fn begin(path: &MethodPath) -> Self {
+    /// A detached call belongs to no span.
+    pub(crate) fn begin(path: &MethodPath, is_detached: bool) -> Self {
+        #[cfg(not(feature = "tracing"))]
+        let _ = is_detached;
         let open = Open {
             #[cfg(feature = "tracing")]
-            span: spans::client(method(path)),
+            span: spans::client(method(path), is_detached),
             ..Open::none()
         };
-        Self(Some(Observed::new(path, Side::Client, open)))
+        let observed = Some(Arc::new(Observed::new(path, Side::Client, open)));
+        Self { observed, is_part: false }
+    }
+
+    /// For the attempts of the call within layers.
+    #[cfg(feature = "tower")]
+    pub(crate) fn passing(&self) -> PassingCall {
+        PassingCall(self.observed.clone())
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn of_passing(call: PassingCall) -> Self {
+        Self { observed: call.0, is_part: true }
     }
 
     pub(crate) fn scope(&self) -> Scope {
-        self.0.as_ref().map_or_else(Scope::none, Observed::scope)
+        self.observed.as_ref().map_or_else(Scope::none, |observed| observed.scope())
     }
 
     /// The trace context of the messages: `None` leaves it to the spans.
@@ -162,14 +186,14 @@ impl ClientCall {
 
     /// The call has an attempt at this server.
     pub(crate) fn note_server(&self, server: Address) {
-        if let Some(observed) = &self.0 {
+        if let Some(observed) = &self.observed {
             let mut open = observed.open.lock().unwrap_or_else(PoisonError::into_inner);
             open.server = Some(server);
         }
     }
 
     pub(crate) fn end(&self, code: Code) {
-        if let Some(observed) = &self.0 {
+        if let Some(observed) = self.observed.as_ref().filter(|_| !self.is_part) {
             observed.end(code);
         }
     }
@@ -253,26 +277,35 @@ fn record(_: Side, _: &str, _: Code, _: Option<&'static str>, _: Option<Address>
 
 #[cfg(feature = "tracing")]
 mod spans {
+    use tracing::span::Id;
     use tracing::{Span, field};
 
     use super::{Open, Side};
     use crate::code::Code;
     use crate::transport::Incoming;
 
-    pub(super) fn client(method: &str) -> Span {
-        tracing::info_span!(
-            target: "apus_rpc",
-            "rpc",
-            otel.name = method,
-            otel.kind = "client",
-            rpc.system.name = "apus",
-            rpc.method = method,
-            rpc.response.status_code = field::Empty,
-            server.address = field::Empty,
-            server.port = field::Empty,
-            error.r#type = field::Empty,
-            otel.status_code = field::Empty,
-        )
+    /// The span of a client with the parent that is given, or the current span.
+    macro_rules! client_span {
+        ($method:expr $(, $parent:expr)?) => {
+            tracing::info_span!(
+                target: "apus_rpc",
+                $(parent: $parent,)?
+                "rpc",
+                otel.name = $method,
+                otel.kind = "client",
+                rpc.system.name = "apus",
+                rpc.method = $method,
+                rpc.response.status_code = field::Empty,
+                server.address = field::Empty,
+                server.port = field::Empty,
+                error.r#type = field::Empty,
+                otel.status_code = field::Empty,
+            )
+        };
+    }
+
+    pub(super) fn client(method: &str, is_detached: bool) -> Span {
+        if is_detached { client_span!(method, None::<Id>) } else { client_span!(method) }
     }
 
     pub(super) fn server(method: &str, request: &Incoming) -> Span {
