@@ -1,7 +1,8 @@
 //! Instructions in user space and allocations of a call of 100 bytes, both ends together, under valgrind: of the core alone, of
 //! the library over UDP on loopback, with one call outstanding and with 256 (batch), and of the library through shared memory
 //! (memory), with one and with 64. The batch is also sent to a server with 2 and with 8 shards (one engine per core): a call takes
-//! the same number of instructions there, because shards share no state that calls change.
+//! the same number of instructions there, because shards share no state that calls change. A call of a typed service (rpc) is
+//! counted beside a call of the library that is awaited in the same way (awaited).
 //!
 //! The clock of the nodes runs 64 times slower there (`slow_clock.c`), because valgrind makes every turn so long that the next one
 //! comes after a pause. A turn after a pause looks at both UDP sockets and at the counters of epoll, which took 740 of the 8,890
@@ -51,7 +52,7 @@ struct Counted {
     calls: [u64; 2],
 }
 
-const COUNTED: [Counted; 9] = [
+const COUNTED: [Counted; 12] = [
     counted("core", "udp", "core_cost", "count", [6_400, 38_400]),
     counted("library", "udp", "call_cost", "1", [2_000, 12_000]),
     counted("batch", "udp", "call_cost", "256", [2_560, 25_600]),
@@ -61,6 +62,9 @@ const COUNTED: [Counted; 9] = [
     counted("memory_batch", "auto", "call_cost", "64", [2_560, 25_600]),
     counted("batch_together", "udp", "call_cost", "256", [2_560, 25_600]).with("together"),
     counted("memory_together", "auto", "call_cost", "64", [2_560, 25_600]).with("together"),
+    counted("awaited", "auto", "rpc_cost", "apus", [1_000, 5_000]),
+    counted("rpc", "auto", "rpc_cost", "typed", [1_000, 5_000]),
+    counted("rpc_udp", "udp", "rpc_cost", "typed", [1_000, 5_000]),
 ];
 
 const fn counted(
@@ -170,7 +174,7 @@ fn measure() -> Result<Vec<Measured>> {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PROFILE_")) {
         build.env_remove(name);
     }
-    build.args(["--example", "call_rate"]);
+    build.args(["--example", "call_rate", "-p", "apus-rpc", "--example", "rpc_cost"]);
     run(&mut build)?;
     let clock = slow_clock()?;
     let mut measured = Vec::new();

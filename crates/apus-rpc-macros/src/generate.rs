@@ -136,8 +136,8 @@ fn client_method(plan: &ServicePlan, method: &Method) -> TokenStream {
         quote!(__arguments.push::<#ty>(#name, #value);)
     });
     let rest = method.rest.iter().map(|argument| {
-        let value = value(argument);
-        quote!(__arguments.push_rest(#value);)
+        let Argument { ident, ty, .. } = argument;
+        quote!(__arguments.push_rest(::core::convert::Into::<#ty>::into(#ident));)
     });
     let (call, made) = if method.is_response_stream {
         (quote!(::apus_rpc::ResponseStreamCall), quote!(stream_call))

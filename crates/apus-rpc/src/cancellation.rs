@@ -24,6 +24,12 @@ impl Cancellation {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has not happened, as a new one.
+    pub(crate) fn renew(&mut self) {
+        *self.state.get_mut().unwrap_or_else(PoisonError::into_inner) =
+            CancellationState::default();
+    }
+
     /// Lets the event happen, and wakes the tasks that wait for it.
     pub(crate) fn cancel(&self) {
         let waiting = {

@@ -77,6 +77,38 @@ impl Context {
         }
     }
 
+    /// Becomes the context of another request of the same method, after [`clear`](Self::clear). Its memory is used again unless the
+    /// program has a clone.
+    pub(crate) fn renew(
+        &mut self,
+        path: &MethodPath,
+        metadata: Metadata,
+        request: Incoming,
+        spawner: &Arc<dyn Spawn>,
+    ) {
+        let Some(inner) = Arc::get_mut(&mut self.inner) else {
+            *self = Self::new(path.clone(), metadata, request, Arc::clone(spawner));
+            return;
+        };
+        inner.deadline = request.remaining().map(|remaining| Instant::now() + remaining);
+        (inner.from, inner.trace) = (request.from(), request.trace_context());
+        inner.metadata = metadata;
+        inner.observed = ServerCall::begin(&inner.path, &request);
+        let answer = inner.answer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        answer.request = Some(request);
+    }
+
+    /// Forgets the request, which is answered. Returns false if the program has a clone.
+    pub(crate) fn clear(&mut self) -> bool {
+        let Some(inner) = Arc::get_mut(&mut self.inner) else { return false };
+        inner.metadata = Metadata::new();
+        inner.cancellation.renew();
+        let answer = inner.answer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        *answer =
+            Unanswered { request: None, metadata: Metadata::new(), trailers: Metadata::new() };
+        true
+    }
+
     fn answer(&self) -> MutexGuard<'_, Unanswered> {
         self.inner.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,6 +228,13 @@ impl Context {
     /// The request that stands for the call.
     pub(crate) fn take_request(&self) -> Option<Incoming> {
         self.answer().request.take()
+    }
+
+    /// The request with the metadata and the trailers of its response.
+    pub(crate) fn take_answer(&self) -> Option<(Incoming, Metadata, Metadata)> {
+        let mut answer = self.answer();
+        let request = answer.request.take()?;
+        Some((request, mem::take(&mut answer.metadata), mem::take(&mut answer.trailers)))
     }
 
     /// Gives the call another request that stands for it. Returns the request if it has one.

@@ -27,8 +27,9 @@ pub use error::EnvelopeError;
 pub use limits::EnvelopeLimits;
 pub use path::MethodPath;
 pub use refusals::Refusals;
-pub(crate) use request::encode_open;
 pub use request::{Opening, RequestHead};
+pub(crate) use request::{PlainOpen, encode_open};
+pub(crate) use response::PLAIN_OK;
 pub use response::ResponseHead;
 
 pub use crate::header_name::STATIC_NAMES;

@@ -114,6 +114,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod body;
 mod cancellation;
 #[doc(hidden)]
 pub mod carried;
@@ -130,6 +131,7 @@ mod metadata;
 mod observe;
 mod response;
 pub mod schema;
+mod scratch;
 mod server;
 mod shutdown;
 mod spawning;
@@ -178,7 +180,7 @@ pub use apus_rpc_macros::service;
 pub mod generated {
     pub use crate::schema::SchemaBuilder;
     pub use crate::typed::{
-        ArgumentReader, ArgumentWriter, BlockingThreads, TypedMethod, add_method,
+        ArgumentReader, ArgumentWriter, BlockingThreads, EncodedResponse, TypedMethod, add_method,
         add_stream_method, describe, read_arguments, respond, send_response, send_responses,
         typed_requests,
     };

@@ -53,6 +53,15 @@ impl<T> Response<T> {
         &self.trailers
     }
 
+    /// The response with the value of its message.
+    pub(crate) fn decode<U, E>(
+        self,
+        decode: impl FnOnce(T) -> Result<U, E>,
+    ) -> Result<Response<U>, E> {
+        let Self { body, metadata, trailers } = self;
+        Ok(Response { body: decode(body)?, metadata, trailers })
+    }
+
     /// The response with another message.
     #[must_use]
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Response<U> {

@@ -5,7 +5,7 @@
 //! | `builder.rs` | methods and limits |
 //! | `serving.rs` | the port: threads and tasks that receive |
 //! | `intake.rs` | from a message to the handler of its method |
-//! | `method.rs` | the kinds of methods |
+//! | `methods.rs`, `method.rs` | the methods by path; their kinds |
 //! | `layers.rs` | layers of tower around methods |
 //! | `handling.rs` | a request in the hands of its handler |
 //! | `server_stream.rs`, `stream_handling.rs`, `stream_table.rs` | calls with streams |
@@ -26,6 +26,7 @@ mod intake;
 #[cfg(feature = "tower")]
 mod layers;
 mod method;
+mod methods;
 mod server_stream;
 mod serving;
 mod stream_handling;

@@ -24,7 +24,7 @@ pub use blocking::BlockingThreads;
 pub use call::{TypedCall, TypedFuture};
 pub use describing::describe;
 pub use method::TypedMethod;
-pub use service::{Service, add_method, respond};
+pub use service::{EncodedResponse, Service, add_method, respond};
 pub use stream_calls::{
     DuplexCall, RequestStreamCall, ResponseStreamCall, TypedResponse, TypedSender,
 };

@@ -3,7 +3,7 @@
 mod pair;
 
 use std::future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -344,4 +344,48 @@ fn calls_have_ids_that_count_from_a_random_number() {
     };
     let firsts: std::collections::BTreeSet<u64> = (0..4).map(first).collect();
     assert_eq!(firsts.len(), 4);
+}
+
+#[test]
+fn a_request_has_nothing_of_the_one_before() {
+    let kept: Arc<Mutex<Vec<Context>>> = Arc::default();
+    let contexts = Arc::clone(&kept);
+    let served = served(|server| {
+        server.route("/a.B/Keep", move |cx: Context, body: Bytes| {
+            if body == "keep" {
+                contexts.lock().expect("no panic").push(cx.clone());
+            }
+            let name = cx.metadata().get("x-tenant-id").unwrap_or("nobody").to_owned();
+            let (deadline, trace) = (cx.deadline().is_some(), cx.trace().is_some());
+            async move {
+                if body == "panic" {
+                    cx.set_trailer("x-seen", "lost").expect("a pair");
+                    panic!("as the test wants");
+                }
+                if name != "nobody" {
+                    cx.set_metadata("x-seen", name.clone()).expect("a pair");
+                    cx.set_trailer("x-seen", name.clone()).expect("a pair");
+                }
+                Ok(format!("{name} {deadline} {trace}"))
+            }
+        })
+    });
+    let call = |body| served.channel.unary("/a.B/Keep", body);
+    let text = |response: apus_rpc::Response| {
+        let seen = [response.metadata(), response.trailers()].map(|it| it.get("x-seen").is_some());
+        (String::from_utf8(response.into_body().to_vec()).expect("a text"), seen)
+    };
+    for body in ["keep", "drop"] {
+        let trace = apus_rpc::TraceContext::new([1; 16], [2; 8], 1).expect("ids");
+        let first = call(body).metadata("x-tenant-id", "7").deadline(Duration::from_secs(60));
+        let first = first.trace(trace).wait().expect("a response");
+        assert_eq!(text(first), ("7 true true".to_owned(), [true; 2]));
+        assert_eq!(call("panic").wait().map_err(|status| status.code()), Err(Code::Internal));
+        let second = call(body).wait().expect("a response");
+        assert_eq!(text(second), ("nobody false false".to_owned(), [false; 2]));
+    }
+    let kept = kept.lock().expect("no panic");
+    let tenants: Vec<_> = kept.iter().map(|cx| cx.metadata().get("x-tenant-id")).collect();
+    assert_eq!(tenants, [Some("7"), None]);
+    assert!(kept.iter().all(|cx| !cx.is_cancelled() && cx.path().as_str() == "/a.B/Keep"));
 }

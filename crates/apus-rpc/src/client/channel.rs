@@ -66,7 +66,7 @@ impl Channel {
     /// A call of a method with one request and one response. The path is `/SERVICE/METHOD`. The result is awaited, or a thread
     /// [waits](UnaryCall::wait) for it.
     pub fn unary(&self, path: impl Into<Bytes>, body: impl Into<Bytes>) -> UnaryCall<'_> {
-        UnaryCall::new(&self.calls, path, body.into())
+        UnaryCall::new(&self.calls, path, body.into().into())
     }
 
     /// A call of a method with streams: many requests, many responses, or both.

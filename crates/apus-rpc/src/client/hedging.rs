@@ -74,7 +74,7 @@ impl<'c> Hedging<'c> {
     /// Ready with the result of the second copy. Sends it when its time has come.
     pub(crate) fn poll(
         &mut self,
-        call: &UnaryCall<'c>,
+        call: &mut UnaryCall<'c>,
         attempts: &Attempts,
         task: &mut Context<'_>,
     ) -> Poll<(InFlight, Result<Response, Status>)> {
@@ -95,7 +95,7 @@ impl<'c> Hedging<'c> {
     }
 
     /// The second copy, unless there are too many or no other endpoint.
-    fn send(&self, call: &UnaryCall<'c>, attempts: &Attempts) -> Option<Copied<'c>> {
+    fn send(&self, call: &mut UnaryCall<'c>, attempts: &Attempts) -> Option<Copied<'c>> {
         let calls = call.calls();
         let mut attempts = *attempts;
         attempts.tried.add(self.first);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus::{Bytes, TraceContext};
+use bytes::Buf;
 
+use crate::body::MessageBody;
 use crate::client::attempts::{Attempts, FailureFacts, Next};
 use crate::client::call_head::{CallHead, call_setters};
 use crate::client::calls::ChannelParts;
@@ -18,7 +20,7 @@ use crate::client::hedge::Hedge;
 use crate::client::outgoing_request::OutgoingRequest;
 use crate::client::retry::RetryPolicy;
 use crate::code::Code;
-use crate::envelope::{EnvelopeError, ResponseHead};
+use crate::envelope::{EnvelopeError, PLAIN_OK, ResponseHead};
 use crate::metadata::Metadata;
 use crate::observe::Scope;
 use crate::response::Response;
@@ -36,13 +38,17 @@ use crate::transport::OutgoingParts;
 #[must_use = "a call is sent when it is awaited or waited for"]
 pub struct UnaryCall<'c> {
     head: CallHead<'c>,
-    body: Bytes,
+    body: MessageBody,
     waits_for_ready: Option<bool>,
     is_idempotent: bool,
 }
 
 impl<'c> UnaryCall<'c> {
-    pub(crate) fn new(calls: &'c Arc<ChannelParts>, path: impl Into<Bytes>, body: Bytes) -> Self {
+    pub(crate) fn new(
+        calls: &'c Arc<ChannelParts>,
+        path: impl Into<Bytes>,
+        body: MessageBody,
+    ) -> Self {
         let head = CallHead::new(calls, path);
         Self { head, body, waits_for_ready: None, is_idempotent: false }
     }
@@ -74,14 +80,16 @@ impl<'c> UnaryCall<'c> {
     pub(crate) fn of_request(calls: &'c Arc<ChannelParts>, mut request: OutgoingRequest) -> Self {
         let head = CallHead::of_request(calls, &mut request);
         let OutgoingRequest { message, waits_for_ready, is_idempotent, .. } = request;
-        Self { head, body: message, waits_for_ready, is_idempotent }
+        Self { head, body: message.into(), waits_for_ready, is_idempotent }
     }
 
     /// The call as layers see it, if its channel has layers. After [`begin`](Self::begin).
     #[cfg(feature = "tower")]
     pub(crate) fn take_request(&mut self) -> Option<OutgoingRequest> {
         self.head.calls.layers.as_ref()?;
-        let mut request = self.head.take_request(self.body.clone());
+        let message = mem::take(&mut self.body).into_bytes();
+        self.body = message.clone().into();
+        let mut request = self.head.take_request(message);
         request.waits_for_ready = self.waits_for_ready;
         request.is_idempotent = self.is_idempotent;
         Some(request)
@@ -137,13 +145,13 @@ impl<'c> UnaryCall<'c> {
 
     /// The next attempt: its endpoint, and the call of it.
     pub(crate) fn attempt(
-        &self,
+        &mut self,
         attempts: &Attempts,
     ) -> Result<(InFlight, OutgoingParts<'c>), Status> {
         self.prepare(attempts).map_err(|status| attempts.status_of_call(status))
     }
 
-    fn prepare(&self, attempts: &Attempts) -> Result<(InFlight, OutgoingParts<'c>), Status> {
+    fn prepare(&mut self, attempts: &Attempts) -> Result<(InFlight, OutgoingParts<'c>), Status> {
         let (calls, options) = (self.head.calls, self.head.options()?);
         let message = self.message()?;
         let flight = calls.endpoints.begin(&attempts.tried, self.body.len());
@@ -153,12 +161,11 @@ impl<'c> UnaryCall<'c> {
         Ok((flight, call))
     }
 
-    /// The message of an attempt. The body is copied, so that another attempt may follow.
+    /// The message of an attempt. Another one may follow.
     //= docs/rpc-wire.md#E11
-    fn message(&self) -> Result<Bytes, Status> {
-        let mut message = self.head.open(self.head.calls.next_id(), true, self.body.len())?;
-        message.extend_from_slice(&self.body);
-        Ok(message.into())
+    fn message(&mut self) -> Result<Bytes, Status> {
+        let head = self.head.open(self.head.calls.next_id(), true, self.body.room())?;
+        Ok(self.body.message(head))
     }
 
     /// An attempt has ended: the call has, or another attempt follows.
@@ -246,12 +253,17 @@ pub(crate) fn finish(
     calls: &ChannelParts,
     result: Result<Bytes, Status>,
 ) -> Result<Response, Status> {
-    let message = result?;
+    let mut message = result?;
     //= docs/rpc-wire.md#E16
     let refused = |error: EnvelopeError| {
         calls.refusals.count(&error);
         error.of_response()
     };
+    if message.starts_with(&PLAIN_OK) && PLAIN_OK.len() <= calls.limits.head {
+        message.advance(PLAIN_OK.len());
+        calls.limits.check_frame(message.len()).map_err(refused)?;
+        return Ok(Response::new(message, Metadata::new(), Metadata::new()));
+    }
     let (head, body) = ResponseHead::decode(&message, &calls.limits).map_err(refused)?;
     let metadata = head.metadata.unwrap_or_default();
     let Some(mut end) = head.end else {

@@ -153,7 +153,8 @@ impl<'c> UnaryFuture<'c> {
     /// Polls the second copy, or sends it when its time has come.
     fn poll_copy(&mut self, task: &mut task::Context<'_>) -> Poll<Judged> {
         let Some(hedging) = &mut self.hedging else { return Poll::Pending };
-        let Poll::Ready((flight, result)) = hedging.poll(&self.call, &self.attempts, task) else {
+        let Poll::Ready((flight, result)) = hedging.poll(&mut self.call, &self.attempts, task)
+        else {
             return Poll::Pending;
         };
         if self.call.is_final(&result) {

@@ -164,13 +164,52 @@ pub(crate) fn encode_open(
     metadata: &Metadata,
     body: usize,
 ) -> Vec<u8> {
-    let path = path.as_str().as_bytes();
+    let path = path.bytes();
+    if let (true, Ok(length @ ..0x80)) = (metadata.is_empty(), u8::try_from(path.len())) {
+        let mut message = Vec::with_capacity(FIXED + 2 + path.len() + body);
+        let [a, b, c, d, e, f, g, h] = id.to_be_bytes();
+        let end = if ends { END } else { 0 };
+        message.extend_from_slice(&[FIRST_BYTE, OPEN, end, a, b, c, d, e, f, g, h, length]);
+        message.extend_from_slice(path);
+        message.push(0);
+        return message;
+    }
     let path_length = HeadWriter::counted_length(path.len());
     let room = FIXED + path_length + pairs::length(metadata) + body;
     let mut writer = begin(OPEN, ends, id, room);
     writer.counted(path);
     pairs::write(&mut writer, metadata);
     writer.finish()
+}
+
+/// The head of an OPEN in its most frequent form: with a short path and without metadata.
+pub(crate) struct PlainOpen<'a> {
+    pub(crate) id: u64,
+    pub(crate) ends: bool,
+    pub(crate) holds: bool,
+    /// Not checked.
+    pub(crate) path: &'a [u8],
+    /// Bytes of the head.
+    pub(crate) length: usize,
+}
+
+impl<'a> PlainOpen<'a> {
+    /// `None` for other messages, which [`RequestHead::decode`] reads.
+    #[inline]
+    pub(crate) fn read(message: &'a [u8], limits: &EnvelopeLimits) -> Option<Self> {
+        let (fixed, rest) = message.split_first_chunk::<FIXED>()?;
+        let [FIRST_BYTE, OPEN, flags, id @ ..] = *fixed else { return None };
+        let (&length, rest) = rest.split_first().filter(|(length, _)| **length < 0x80)?;
+        let (path, rest) = rest.split_at_checked(usize::from(length))?;
+        let head = message.len() - rest.len() + 1;
+        (rest.first() == Some(&0) && head <= limits.head).then(|| Self {
+            id: u64::from_be_bytes(id),
+            ends: flags & END != 0,
+            holds: flags & HOLDS != 0,
+            path,
+            length: head,
+        })
+    }
 }
 
 fn begin(kind: u8, ends: bool, id: u64, room: usize) -> HeadWriter {
@@ -180,4 +219,55 @@ fn begin(kind: u8, ends: bool, id: u64, room: usize) -> HeadWriter {
     writer.byte(if ends { END } else { 0 });
     writer.u64(id);
     writer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frequent_form_of_an_open_is_read_as_all_others() {
+        //= docs/rpc-wire.md#E3
+        let mut metadata = Metadata::new();
+        metadata.append("x-tenant-id", "7").expect("a pair");
+        let long = format!("/{}/b", "a".repeat(124));
+        assert_eq!(long.len(), 127);
+        let limits = EnvelopeLimits::new();
+        for (path, metadata, is_plain) in [
+            ("/a/b", Metadata::new(), true),
+            (&long, Metadata::new(), true),
+            (&format!("{long}b"), Metadata::new(), false),
+            ("/a/b", metadata, false),
+        ] {
+            let path = MethodPath::new(path.to_owned()).expect("a path");
+            let opening =
+                Opening { id: 0x0102_0304_0506_0708, ends: true, holds: false, path, metadata };
+            let mut message = opening.encode(4);
+            let length = message.len();
+            message.extend_from_slice(b"body");
+            for (ends, holds) in [(true, false), (false, true), (false, false), (true, true)] {
+                RequestHead::set_flags(&mut message, ends, holds);
+                let plain = PlainOpen::read(&message, &limits);
+                let decoded = RequestHead::decode(&message.clone().into(), &limits);
+                let Ok((RequestHead::Open(open), body)) = decoded else { panic!("{decoded:?}") };
+                assert_eq!(body, "body");
+                let Some(plain) = plain.filter(|_| is_plain) else {
+                    assert!(!is_plain && PlainOpen::read(&message, &limits).is_none());
+                    continue;
+                };
+                assert_eq!((plain.id, plain.ends, plain.holds), (open.id, ends, holds));
+                assert_eq!((plain.path, plain.length), (&open.path.bytes()[..], length));
+                let just = limits.head_max(length);
+                assert!(PlainOpen::read(&message, &just).is_some());
+                assert!(PlainOpen::read(&message, &limits.head_max(length - 1)).is_none());
+                let short = (0..length).find_map(|end| PlainOpen::read(&message[..end], &limits));
+                assert!(short.is_none());
+            }
+            for (place, byte) in [(0, 0xA2), (0, 0xB1), (1, 2), (1, 5)] {
+                let mut other = message.clone();
+                other[place] = byte;
+                assert!(PlainOpen::read(&other, &limits).is_none());
+            }
+        }
+    }
 }

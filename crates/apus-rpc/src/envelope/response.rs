@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::code::Code;
+use crate::envelope::FIRST_BYTE;
 use crate::envelope::error::EnvelopeError;
 use crate::envelope::head_reader::HeadReader;
 use crate::envelope::head_writer::HeadWriter;
@@ -21,6 +22,10 @@ pub struct ResponseHead {
     /// The body goes on: it is pulled.
     pub more: bool,
 }
+
+/// The head of a response that has succeeded, without metadata: code 0, and neither message, details nor trailers.
+//= docs/rpc-wire.md#E13
+pub(crate) const PLAIN_OK: [u8; 6] = [FIRST_BYTE, END, 0, 0, 0, 0];
 
 const HEAD: u8 = 1;
 const END: u8 = 2;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::code::Code;
@@ -34,10 +34,18 @@ impl PerPeer {
     }
 }
 
-/// The place of a request in service, which it gives back when it is dropped.
+/// A request that was admitted. It leaves when this is dropped, unless it [stays](Self::stay).
 #[derive(Debug)]
-pub(crate) struct Permit {
-    admission: Arc<Admission>,
+pub(crate) struct Permit<'a> {
+    admission: &'a Admission,
+    place: Option<Place>,
+}
+
+/// The place of a request in service, which is given back by [`Admission::leave`].
+#[derive(Debug)]
+#[must_use = "a place is given back"]
+pub(crate) struct Place {
+    /// The peer, if the requests of each are counted.
     peer: Option<SocketAddr>,
 }
 
@@ -49,7 +57,7 @@ impl Admission {
     }
 
     /// Waits until no request is in service. One task may wait at a time.
-    pub(crate) fn idle(&self) -> impl Future<Output = ()> {
+    pub(crate) fn idle(&self) -> impl Future<Output = ()> + use<'_> {
         self.is_ending.store(true, Ordering::SeqCst);
         poll_fn(|task| {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.waker().clone());
@@ -63,13 +71,13 @@ impl Admission {
     }
 
     /// Takes a place for a request of this peer, unless a limit is reached.
-    pub(crate) fn admit(self: &Arc<Self>, peer: SocketAddr) -> Result<Permit, Status> {
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Result<Permit<'_>, Status> {
         if self.in_service.fetch_add(1, Ordering::SeqCst) >= self.limit {
             self.in_service.fetch_sub(1, Ordering::SeqCst);
             let text = format!("{} requests are in service: the limit (concurrency)", self.limit);
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
-        let mut permit = Permit { admission: Arc::clone(self), peer: None };
+        let mut permit = Permit { admission: self, place: Some(Place { peer: None }) };
         let Some(per_peer) = &self.per_peer else { return Ok(permit) };
         let mut peers = per_peer.in_service();
         let count = peers.entry(peer).or_default();
@@ -83,14 +91,13 @@ impl Admission {
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
         *count += 1;
-        permit.peer = Some(peer);
+        permit.place = Some(Place { peer: Some(peer) });
         Ok(permit)
     }
-}
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let (Some(peer), Some(per_peer)) = (self.peer, &self.admission.per_peer) {
+    /// Gives a place back.
+    pub(crate) fn leave(&self, place: Place) {
+        if let (Some(peer), Some(per_peer)) = (place.peer, &self.per_peer) {
             let mut peers = per_peer.in_service();
             if let Some(count) = peers.get_mut(&peer) {
                 *count -= 1;
@@ -99,11 +106,25 @@ impl Drop for Permit {
                 }
             }
         }
-        let admission = &*self.admission;
-        let was_last = admission.in_service.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && admission.is_ending.load(Ordering::SeqCst) {
-            let waker = admission.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let was_last = self.in_service.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.is_ending.load(Ordering::SeqCst) {
+            let waker = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
             waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl Permit<'_> {
+    /// The request goes on: its place is given back later.
+    pub(crate) fn stay(mut self) -> Place {
+        self.place.take().expect("it is taken once")
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.admission.leave(place);
         }
     }
 }
@@ -118,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_its_share_and_all_have_a_limit() {
-        let admission = Arc::new(Admission::new(3, Some(2)));
+        let admission = Admission::new(3, Some(2));
         let first = admission.admit(peer(1)).expect("room for all");
         let _second = admission.admit(peer(1)).expect("room for all");
         let status = admission.admit(peer(1)).expect_err("the peer has two");

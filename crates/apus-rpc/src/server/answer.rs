@@ -1,9 +1,8 @@
 //! Answers to requests.
 
-use apus::Bytes;
-
+use crate::body::MessageBody;
 use crate::code::Code;
-use crate::envelope::{EnvelopeLimits, ResponseHead};
+use crate::envelope::{EnvelopeLimits, PLAIN_OK, ResponseHead};
 use crate::metadata::Metadata;
 use crate::status::Status;
 use crate::transport::Incoming;
@@ -13,22 +12,23 @@ pub(crate) fn succeed(
     request: Incoming,
     metadata: Metadata,
     trailers: Metadata,
-    body: Bytes,
+    mut body: MessageBody,
     limits: &EnvelopeLimits,
 ) {
-    let mut end = Status::new(Code::Ok, "");
-    if !trailers.is_empty() {
-        end = end.with_metadata(trailers);
-    }
-    let metadata = (!metadata.is_empty()).then_some(metadata);
-    let head = ResponseHead { metadata, end: Some(end), more: false };
-    let mut message = head.encode(body.len());
-    if message.len() > limits.head {
-        let status = head_too_long(message.len(), limits.head);
+    let head = if metadata.is_empty() && trailers.is_empty() {
+        let mut head = Vec::with_capacity(PLAIN_OK.len() + body.room());
+        head.extend_from_slice(&PLAIN_OK);
+        head
+    } else {
+        let end = Status::new(Code::Ok, "").with_metadata(trailers);
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        ResponseHead { metadata, end: Some(end), more: false }.encode(body.room())
+    };
+    if head.len() > limits.head {
+        let status = head_too_long(head.len(), limits.head);
         return fail(request, Metadata::new(), Metadata::new(), &status, limits);
     }
-    message.extend_from_slice(&body);
-    let Err(failed) = request.reply(message) else { return };
+    let Err(failed) = request.reply(body.message(head)) else { return };
     let status = Status::new(Code::ResourceExhausted, failed.reason);
     fail(failed.incoming, Metadata::new(), Metadata::new(), &status, limits);
 }

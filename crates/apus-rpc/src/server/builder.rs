@@ -1,6 +1,5 @@
 //! What a server serves, and how.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +10,7 @@ use apus::{Bytes, Node};
 #[cfg(feature = "tower")]
 use tower::{Layer, Service};
 
+use crate::body::MessageBody;
 use crate::context::Context;
 use crate::envelope::{EnvelopeLimits, MethodPath};
 #[cfg(feature = "tower")]
@@ -24,6 +24,7 @@ use crate::server::intake::{IncomingCall, Intake, Interceptor};
 #[cfg(feature = "tower")]
 use crate::server::layers::{IncomingRequest, MethodLayers};
 use crate::server::method::{Method, Unary, WithStreams};
+use crate::server::methods::Methods;
 use crate::server::serving::{ServeError, Serving};
 use crate::server::stream_table::StreamTable;
 use crate::server::workers::Workers;
@@ -51,7 +52,7 @@ impl Server {
     fn begin(node: Option<&Node>) -> ServerBuilder<'_> {
         ServerBuilder {
             node,
-            methods: HashMap::new(),
+            methods: Methods::default(),
             fallback: None,
             #[cfg(feature = "tower")]
             layers: Vec::new(),
@@ -73,7 +74,7 @@ impl Server {
 #[must_use = "a server serves after `serve`"]
 pub struct ServerBuilder<'n> {
     node: Option<&'n Node>,
-    methods: HashMap<String, Arc<dyn Method>>,
+    methods: Methods,
     fallback: Option<Arc<dyn Method>>,
     #[cfg(feature = "tower")]
     layers: Vec<LayerOnce<IncomingRequest>>,
@@ -101,7 +102,7 @@ impl ServerBuilder<'_> {
     /// * The future is dropped when the client gives the request up, at the deadline of the call, and at the end of
     ///   [`Serving::drain`].
     pub fn route<F, B>(
-        mut self,
+        self,
         path: &str,
         handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
     ) -> Self
@@ -109,7 +110,21 @@ impl ServerBuilder<'_> {
         F: Future<Output = Result<B, Status>> + Send + 'static,
         B: Into<Bytes> + 'static,
     {
-        self.serve_method(path, Arc::new(Unary { handler }));
+        self.unary(path, handler, |body: B| body.into().into())
+    }
+
+    /// Serves a method whose responses become bodies by a function.
+    pub(crate) fn unary<F, B>(
+        mut self,
+        path: &str,
+        handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
+        into_body: fn(B) -> MessageBody,
+    ) -> Self
+    where
+        F: Future<Output = Result<B, Status>> + Send + 'static,
+        B: 'static,
+    {
+        self.serve_method(path, Arc::new(Unary::new(handler, into_body)));
         self
     }
 
@@ -147,10 +162,11 @@ impl ServerBuilder<'_> {
     }
 
     fn serve_method(&mut self, path: &str, method: Arc<dyn Method>) {
-        if MethodPath::new(path.to_owned()).is_err() {
+        let Ok(known) = MethodPath::new(path.to_owned()) else {
             self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
-        }
-        if self.methods.insert(path.to_owned(), method).is_some() {
+            return;
+        };
+        if !self.methods.insert(known, method) {
             self.fault.get_or_insert_with(|| ServeError::Twice(path.to_owned()));
         }
     }
@@ -312,7 +328,7 @@ impl ServerBuilder<'_> {
             let (mut methods, mut fallback) = (self.methods, self.fallback);
             if !self.layers.is_empty() {
                 let layers = MethodLayers::new(self.layers);
-                for method in methods.values_mut().chain(&mut fallback) {
+                for method in methods.iter_mut().chain(&mut fallback) {
                     *method = layers.around(Arc::clone(method));
                 }
             }
@@ -320,14 +336,15 @@ impl ServerBuilder<'_> {
         };
         #[cfg(not(feature = "tower"))]
         let (methods, fallback) = (self.methods, self.fallback);
+        let admission = Admission::new(self.concurrency, self.per_peer);
+        let spawner = self.spawner.unwrap_or_else(workers);
+        let in_service = InService::new(admission, spawner, self.limits, self.hold_within);
         let intake = Intake {
             methods,
             fallback,
             interceptors: self.interceptors,
-            admission: Arc::new(Admission::new(self.concurrency, self.per_peer)),
-            in_service: Arc::new(InService::new(self.limits, self.hold_within)),
+            in_service: Arc::new(in_service),
             streams: Arc::new(StreamTable::new(self.streams_per_peer)),
-            spawner: self.spawner.unwrap_or_else(workers),
             at_end: self.at_end,
             draining: AtomicBool::new(false),
         };
@@ -337,8 +354,6 @@ impl ServerBuilder<'_> {
 
 impl std::fmt::Debug for ServerBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut methods: Vec<_> = self.methods.keys().collect();
-        methods.sort_unstable();
-        f.debug_struct("ServerBuilder").field("methods", &methods).finish_non_exhaustive()
+        f.debug_struct("ServerBuilder").field("methods", &self.methods).finish_non_exhaustive()
     }
 }

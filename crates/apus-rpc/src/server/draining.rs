@@ -26,20 +26,20 @@ pub(crate) async fn drain(
     shutdown.await;
     intake.at_end.iter().for_each(|call| call());
     intake.draining.store(true, Ordering::SeqCst);
-    let before = intake.admission.in_service();
+    let before = intake.in_service.admission.in_service();
     idle_within(&intake, at_most).await;
     let counters = &intake.in_service.counters;
     let given_up = counters.given_up();
     intake.in_service.cancel();
     idle_within(&intake, CANCELLED_MAX).await;
     let given_up = usize::try_from(counters.given_up() - given_up).unwrap_or(usize::MAX);
-    let cancelled = given_up + intake.admission.in_service();
+    let cancelled = given_up + intake.in_service.admission.in_service();
     Ended { finished: before.saturating_sub(cancelled), cancelled }
 }
 
 /// Waits until no request is in service, for at most this time.
 async fn idle_within(intake: &Intake, at_most: Duration) {
-    let (mut idle, mut time) = (pin!(intake.admission.idle()), pin!(sleep(at_most)));
+    let (mut idle, mut time) = (pin!(intake.in_service.admission.idle()), pin!(sleep(at_most)));
     future::poll_fn(|task| match idle.as_mut().poll(task) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => time.as_mut().poll(task),

@@ -6,17 +6,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
-use apus::Bytes;
 use pin_project_lite::pin_project;
 
+use crate::body::MessageBody;
 use crate::cancellation::WaitCancelled;
 use crate::code::Code;
 use crate::context::Context;
-use crate::server::admission::Permit;
+use crate::envelope::MethodPath;
+use crate::metadata::Metadata;
+use crate::server::admission::{Permit, Place};
 use crate::server::answer;
 use crate::server::counters::count;
 use crate::server::in_service::{InService, WaitingEntry};
 use crate::status::Status;
+use crate::transport::Incoming;
+
+/// A request that has a method.
+pub(crate) struct Arrival<'a> {
+    pub(crate) path: &'a MethodPath,
+    pub(crate) metadata: Metadata,
+    pub(crate) request: Incoming,
+    pub(crate) permit: Permit<'a>,
+    pub(crate) in_service: &'a Arc<InService>,
+}
 
 /// A request that a handler was chosen for. It is answered when it is dropped, if not before.
 pub(crate) struct Accepted {
@@ -26,18 +38,43 @@ pub(crate) struct Accepted {
     entry: Option<WaitingEntry>,
     /// The handler has ended. The last chunks of a stream may wait.
     has_ended: bool,
-    _permit: Permit,
+    /// Given back at the end.
+    place: Option<Place>,
 }
 
 impl Accepted {
-    pub(crate) fn new(context: Context, in_service: &Arc<InService>, permit: Permit) -> Self {
+    pub(crate) fn new(arrival: Arrival<'_>) -> Self {
+        let Arrival { path, metadata, request, permit, in_service } = arrival;
         count(&in_service.counters.begun);
+        let spawner = Arc::clone(&in_service.spawner);
         Self {
-            context,
+            context: Context::new(path.clone(), metadata, request, spawner),
             in_service: Arc::clone(in_service),
             entry: None,
             has_ended: false,
-            _permit: permit,
+            place: Some(permit.stay()),
+        }
+    }
+
+    /// Takes another request of the method. The one before is [cleared](Self::clear).
+    fn renew(&mut self, arrival: Arrival<'_>) {
+        let Arrival { path, metadata, request, permit, in_service } = arrival;
+        count(&in_service.counters.begun);
+        self.context.renew(path, metadata, request, &in_service.spawner);
+        (self.has_ended, self.place) = (false, Some(permit.stay()));
+    }
+
+    /// Forgets the request, which is answered. Returns false if the program has its context.
+    fn clear(&mut self) -> bool {
+        self.leave();
+        self.context.clear()
+    }
+
+    /// Gives the places of the request back.
+    fn leave(&mut self) {
+        self.entry = None;
+        if let Some(place) = self.place.take() {
+            self.in_service.admission.leave(place);
         }
     }
 
@@ -56,11 +93,10 @@ impl Accepted {
     }
 
     /// Answers with the result of the handler.
-    pub(crate) fn answer(&mut self, result: Result<Bytes, Status>) {
+    pub(crate) fn answer(&mut self, result: Result<MessageBody, Status>) {
         self.has_ended = true;
         self.context.note_end(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
-        let Some(request) = self.context.take_request() else { return };
-        let (metadata, trailers) = (self.context.take_metadata(), self.context.take_trailers());
+        let Some((request, metadata, trailers)) = self.context.take_answer() else { return };
         let (counters, limits) = (&self.in_service.counters, &self.in_service.limits);
         match result {
             Ok(body) => {
@@ -81,6 +117,20 @@ impl Accepted {
         self.answer(Err(status));
     }
 
+    /// Answers in place of a handler that is dropped.
+    #[cold]
+    fn give_up(&mut self) {
+        count(&self.in_service.counters.given_up);
+        self.context.cancel();
+        let is_late = self.context.remaining().is_some_and(|remaining| remaining.is_zero());
+        self.context.note_end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled });
+        // That of a stream is answered before.
+        let Some(request) = self.context.take_request() else { return };
+        let status = Status::new(Code::Cancelled, "the handler was dropped before its end");
+        let (metadata, trailers) = Default::default();
+        answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+    }
+
     /// Counts a panic, and returns the status of its call.
     #[cold]
     pub(crate) fn note_panic(&self) -> Status {
@@ -99,57 +149,96 @@ impl Accepted {
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        if self.has_ended {
-            return;
+        if !self.has_ended {
+            self.give_up();
         }
-        count(&self.in_service.counters.given_up);
-        self.context.cancel();
-        let is_late = self.context.remaining().is_some_and(|remaining| remaining.is_zero());
-        self.context.note_end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled });
-        // That of a stream is answered before.
-        let Some(request) = self.context.take_request() else { return };
-        let status = Status::new(Code::Cancelled, "the handler was dropped before its end");
-        let (metadata, trailers) = Default::default();
-        answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
+        self.leave();
     }
 }
 
 pin_project! {
     /// The future of a handler, polled in its context. It ends early when the request is given up.
-    pub(crate) struct Handling<F> {
+    pub(crate) struct Handling<F, B> {
         // Fields are dropped in this order: the handler ends before its request is answered for it.
         #[pin]
-        future: F,
+        future: Option<F>,
         cancelled: Option<WaitCancelled<Context>>,
         accepted: Accepted,
+        into_body: fn(B) -> MessageBody,
     }
 }
 
-impl<F> Handling<F> {
-    pub(crate) fn new(accepted: Accepted, future: F) -> Self {
-        Self { future, cancelled: None, accepted }
+impl<F, B> Handling<F, B> {
+    /// Without its future, which [`begin`](Self::begin) makes.
+    pub(crate) fn new(accepted: Accepted, into_body: fn(B) -> MessageBody) -> Self {
+        Self { future: None, cancelled: None, accepted, into_body }
+    }
+
+    /// Takes another request of the method, after [`clear`](Self::clear).
+    pub(crate) fn renew(self: Pin<&mut Self>, arrival: Arrival<'_>) {
+        self.project().accepted.renew(arrival);
+    }
+
+    /// Forgets the request, which is answered. Returns whether another request may take this memory.
+    pub(crate) fn clear(self: Pin<&mut Self>) -> bool {
+        let mut this = self.project();
+        this.future.set(None);
+        *this.cancelled = None;
+        this.accepted.clear()
     }
 }
 
-impl<F, B> Future for Handling<F>
+impl<F, B> Handling<F, B>
 where
     F: Future<Output = Result<B, Status>>,
-    B: Into<Bytes>,
+{
+    /// Calls the handler, and polls its future if `polls`. Ready if the request is answered. If not, the future is polled again, with
+    /// a waker.
+    pub(crate) fn begin(
+        self: Pin<&mut Self>,
+        handler: impl FnOnce(Context) -> F,
+        polls: bool,
+    ) -> Poll<()> {
+        let this = self.project();
+        let (mut future, accepted) = (this.future, this.accepted);
+        let context = &accepted.context;
+        let begin = || {
+            future.set(Some(handler(context.clone())));
+            match future.as_mut().as_pin_mut() {
+                Some(future) if polls => future.poll(&mut task::Context::from_waker(Waker::noop())),
+                _ => Poll::Pending,
+            }
+        };
+        match panic::catch_unwind(AssertUnwindSafe(|| context.enter(begin))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            //= docs/rpc-wire.md#E14
+            Ok(Poll::Ready(result)) => {
+                accepted.answer(result.map(this.into_body).map_err(Status::of_handler));
+            }
+            Err(_) => accepted.panicked(),
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<F, B> Future for Handling<F, B>
+where
+    F: Future<Output = Result<B, Status>>,
 {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<()> {
         let this = self.project();
         let (future, accepted) = (this.future, this.accepted);
-        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
-            accepted.context.enter(|| future.poll(task).map(|result| result.map(Into::into)))
-        }));
+        let future = future.as_pin_mut().expect("it was begun, and ends once");
+        let polled =
+            panic::catch_unwind(AssertUnwindSafe(|| accepted.context.enter(|| future.poll(task))));
         match polled {
             //= docs/rpc-wire.md#E14
-            Ok(Poll::Ready(result)) => accepted.answer(result.map_err(Status::of_handler)),
+            Ok(Poll::Ready(result)) => {
+                accepted.answer(result.map(this.into_body).map_err(Status::of_handler));
+            }
             Err(_) => accepted.panicked(),
-            // The poll of the thread that has received the request: the task that follows is polled as well.
-            Ok(Poll::Pending) if task.waker().will_wake(Waker::noop()) => return Poll::Pending,
             Ok(Poll::Pending) => {
                 accepted.note_waiting();
                 if accepted.context.poll_given_up(task).is_ready() {

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::envelope::EnvelopeLimits;
+use crate::server::admission::Admission;
 use crate::server::counters::ServerCounters;
+use crate::spawning::Spawn;
 
 /// The contexts of handlers that have to wait, and what all handlers share.
 pub(crate) struct InService {
     pub(crate) counters: Arc<ServerCounters>,
+    pub(crate) admission: Admission,
+    pub(crate) spawner: Arc<dyn Spawn>,
     pub(crate) limits: EnvelopeLimits,
     /// The time after the first part of a response in which a late HOLD has to arrive.
     pub(crate) hold_within: Duration,
@@ -25,8 +29,14 @@ struct WaitingHandlers {
 }
 
 impl InService {
-    pub(crate) fn new(limits: EnvelopeLimits, hold_within: Duration) -> Self {
-        Self { counters: Arc::default(), limits, hold_within, state: Mutex::default() }
+    pub(crate) fn new(
+        admission: Admission,
+        spawner: Arc<dyn Spawn>,
+        limits: EnvelopeLimits,
+        hold_within: Duration,
+    ) -> Self {
+        let (counters, state) = (Arc::default(), Mutex::default());
+        Self { counters, admission, spawner, limits, hold_within, state }
     }
 
     fn state(&self) -> MutexGuard<'_, WaitingHandlers> {

@@ -1,32 +1,28 @@
 //! From a message to the handler of its method.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{self, Waker};
 
 use apus::{Address, Bytes, Peer};
+use bytes::Buf;
 
 use crate::code::Code;
-use crate::context::Context;
-use crate::envelope::{EnvelopeError, MethodPath, Opening, RequestHead};
+use crate::envelope::{EnvelopeError, MethodPath, Opening, PlainOpen, RequestHead};
 use crate::metadata::Metadata;
 use crate::observe;
-use crate::server::admission::{Admission, Permit};
+use crate::server::admission::Permit;
 use crate::server::answer;
 use crate::server::counters::count;
-use crate::server::handling::Accepted;
+use crate::server::handling::Arrival;
 use crate::server::in_service::InService;
 use crate::server::method::{Method, OpenedCall};
+use crate::server::methods::Methods;
 use crate::server::stream_table::StreamTable;
-use crate::spawning::Spawn;
 use crate::status::{Execution, Status};
 use crate::transport::{Deliver, Incoming, MemoryRequest};
-
-/// Longest body whose handler is polled on the thread that has received the request, in bytes. Decoding a longer one would delay the
-/// requests behind it.
-const INLINE_MAX: usize = 16 << 10;
 
 /// A request before its handler, for an interceptor.
 pub struct IncomingCall<'a> {
@@ -69,13 +65,12 @@ impl IncomingCall<'_> {
 /// A request with its method.
 struct Chosen<'a> {
     method: &'a dyn Method,
-    path: MethodPath,
+    path: Cow<'a, MethodPath>,
     metadata: Metadata,
     id: u64,
     ends: bool,
     holds: bool,
     body: Bytes,
-    permit: Permit,
 }
 
 /// Sees a request before its handler, and may refuse it.
@@ -84,13 +79,11 @@ pub(crate) type Interceptor =
 
 /// All that a server needs for a request.
 pub(crate) struct Intake {
-    pub(crate) methods: HashMap<String, Arc<dyn Method>>,
+    pub(crate) methods: Methods,
     pub(crate) fallback: Option<Arc<dyn Method>>,
     pub(crate) interceptors: Vec<Interceptor>,
-    pub(crate) admission: Arc<Admission>,
     pub(crate) in_service: Arc<InService>,
     pub(crate) streams: Arc<StreamTable>,
-    pub(crate) spawner: Arc<dyn Spawn>,
     /// Called when the server begins to end.
     pub(crate) at_end: Vec<Box<dyn Fn() + Send + Sync>>,
     pub(crate) draining: AtomicBool,
@@ -103,10 +96,11 @@ impl Intake {
         if RequestHead::is_about_stream(&message) {
             return self.take_about_stream(request, &message);
         }
-        match self.choose(&request, &message) {
-            Ok(chosen) => self.begin(request, chosen),
+        let followed = RequestHead::followed_id(&message);
+        match self.choose(&request, message) {
+            Ok((chosen, permit)) => self.begin(request, chosen, permit),
             Err(status) => {
-                if let Some(id) = RequestHead::followed_id(&message) {
+                if let Some(id) = followed {
                     self.streams.note_over(request.from(), id);
                 }
                 let (metadata, trailers) = Default::default();
@@ -119,7 +113,7 @@ impl Intake {
     fn take_about_stream(&self, request: Incoming, message: &Bytes) {
         let limits = &self.in_service.limits;
         match RequestHead::decode(message, limits).map_err(|error| self.refused(error)) {
-            Ok((head, chunk)) => self.streams.take(head, chunk, request, &*self.spawner),
+            Ok((head, chunk)) => self.streams.take(head, chunk, request, &*self.in_service.spawner),
             Err(status) => {
                 let (metadata, trailers) = Default::default();
                 answer::fail(request, metadata, trailers, &status, limits);
@@ -127,72 +121,88 @@ impl Intake {
         }
     }
 
-    /// Calls the handler and polls its future once. It goes on in a task if it has to wait, or if the body is long.
-    fn begin(&self, request: Incoming, chosen: Chosen<'_>) {
-        let Chosen { method, path, metadata, id, ends, holds, body, permit } = chosen;
-        let length = body.len();
-        let context = Context::new(path, metadata, request, Arc::clone(&self.spawner));
-        let accepted = Accepted::new(context, &self.in_service, permit);
+    /// Calls the handler. It goes on in a task if it has to wait, or if the body is long.
+    fn begin(&self, request: Incoming, chosen: Chosen<'_>, permit: Permit<'_>) {
+        let Chosen { method, path, metadata, id, ends, holds, body } = chosen;
+        let in_service = &self.in_service;
+        let arrival = Arrival { path: &path, metadata, request, permit, in_service };
         let opened = OpenedCall { id, ends, holds, body, streams: &self.streams };
-        let Some(mut task) = method.begin(accepted, opened) else { return };
-        if length <= INLINE_MAX {
-            let mut context = task::Context::from_waker(Waker::noop());
-            if task.as_mut().poll(&mut context).is_ready() {
-                return;
-            }
+        if let Some(task) = method.begin(arrival, opened) {
+            in_service.spawner.spawn(task);
         }
-        self.spawner.spawn(task);
     }
 
     /// The method of a request, unless the request is refused.
     //= docs/rpc-wire.md#E14
-    fn choose(&self, request: &Incoming, message: &Bytes) -> Result<Chosen<'_>, Status> {
-        let counters = &self.in_service.counters;
-        let unknown = |status: &Status| observe::refused(None, status.code());
-        let admitted = self.admission.admit(request.from().host);
-        let permit = admitted.inspect_err(|_| count(&counters.over_limits)).inspect_err(unknown)?;
-        let (opening, body) = self.opening(message).inspect_err(unknown)?;
-        self.method(request, opening, body, permit)
-    }
-
-    /// The method of an OPEN, unless it is refused.
-    fn method(
+    fn choose(
         &self,
         request: &Incoming,
-        opening: Opening,
-        body: Bytes,
-        permit: Permit,
-    ) -> Result<Chosen<'_>, Status> {
-        let counters = &self.in_service.counters;
-        let Opening { id, ends, holds, path, mut metadata } = opening;
-        let method = self.methods.get(path.as_str()).or(self.fallback.as_ref());
-        let Some(method) = method else {
-            count(&counters.unknown_methods);
-            let status = Status::new(Code::Unimplemented, format!("no method {path} is served"));
-            observe::refused(None, status.code());
-            return Err(status.not_executed());
+        mut message: Bytes,
+    ) -> Result<(Chosen<'_>, Permit<'_>), Status> {
+        let unknown = |status: &Status| observe::refused(None, status.code());
+        let admitted = self.in_service.admission.admit(request.from().host);
+        let over = |_: &Status| count(&self.in_service.counters.over_limits);
+        let permit = admitted.inspect_err(over).inspect_err(unknown)?;
+        let chosen = match self.plain(&mut message) {
+            Some(chosen) => self.check_draining().map(|()| chosen),
+            None => self.opening(&message).and_then(|opening| self.find(opening)),
         };
+        let chosen = self.check(request, chosen.inspect_err(unknown)?)?;
+        Ok((chosen, permit))
+    }
+
+    /// The method of an OPEN in its most frequent form, of a method with a path of its own. Takes the message then.
+    fn plain(&self, message: &mut Bytes) -> Option<Chosen<'_>> {
+        let PlainOpen { id, ends, holds, path, length } =
+            PlainOpen::read(message, &self.in_service.limits)?;
+        // The path is that of a method, so it is valid.
+        let (path, method) = self.methods.get(path)?;
+        let (path, metadata) = (Cow::Borrowed(path), Metadata::new());
+        message.advance(length);
+        let body = mem::take(message);
+        Some(Chosen { method, path, metadata, id, ends, holds, body })
+    }
+
+    /// The method of an OPEN.
+    fn find(&self, (opening, body): (Opening, Bytes)) -> Result<Chosen<'_>, Status> {
+        let Opening { id, ends, holds, path, metadata } = opening;
+        let (path, method) = match (self.methods.get(path.bytes()), &self.fallback) {
+            (Some((path, method)), _) => (Cow::Borrowed(path), method),
+            (None, Some(fallback)) => (Cow::Owned(path), &**fallback),
+            (None, None) => {
+                count(&self.in_service.counters.unknown_methods);
+                let text = format!("no method {path} is served");
+                return Err(Status::new(Code::Unimplemented, text).not_executed());
+            }
+        };
+        Ok(Chosen { method, path, metadata, id, ends, holds, body })
+    }
+
+    /// Checks a request, and shows it to the interceptors.
+    fn check<'a>(&self, request: &Incoming, mut chosen: Chosen<'a>) -> Result<Chosen<'a>, Status> {
+        let Chosen { method, path, metadata, ends, body, .. } = &mut chosen;
+        let path: &MethodPath = path;
         let refusal = |status: Status| {
-            observe::refused(Some(&path), status.code());
+            observe::refused(Some(path), status.code());
             status.not_executed()
         };
-        //= docs/rpc-wire.md#E11
-        if !ends && !method.is_stream() {
-            let status = Status::new(Code::Unimplemented, format!("{path} takes one message"));
-            return Err(refusal(status));
-        }
         if !method.is_stream() {
+            //= docs/rpc-wire.md#E11
+            if !*ends {
+                let status = Status::new(Code::Unimplemented, format!("{path} takes one message"));
+                return Err(refusal(status));
+            }
             let checked = self.in_service.limits.check_frame(body.len());
             checked.map_err(|error| refusal(self.refused(error)))?;
         }
         for interceptor in &self.interceptors {
-            let mut call = IncomingCall { request, path: &path, metadata: &mut metadata };
+            let mut call = IncomingCall { request, path, metadata };
             if let Err(status) = interceptor(&mut call) {
-                count(&counters.intercepted);
+                count(&self.in_service.counters.intercepted);
                 return Err(refusal(status));
             }
         }
-        Ok(Chosen { method: &**method, path, metadata, id, ends, holds, body, permit })
+        Ok(chosen)
     }
 
     /// As [`take`](Self::take). A panic of an interceptor ends its request, whose client is notified, and not the server.
@@ -207,17 +217,22 @@ impl Intake {
         let limits = &self.in_service.limits;
         let decoded = RequestHead::decode(message, limits);
         let (head, body) = decoded.map_err(|error| self.refused(error))?;
-        //= docs/rpc-wire.md#E14
-        if self.draining.load(Ordering::Acquire) {
-            count(&self.in_service.counters.drained);
-            let status = Status::new(Code::Unavailable, "the server is about to end");
-            return Err(status.with_execution(Execution::NoneByDraining));
-        }
+        self.check_draining()?;
         match head {
             RequestHead::Open(opening) => Ok((opening, body)),
             // Other kinds go another way.
             _ => Err(Status::new(Code::Internal, "the message is no OPEN").not_executed()),
         }
+    }
+
+    //= docs/rpc-wire.md#E14
+    fn check_draining(&self) -> Result<(), Status> {
+        if !self.draining.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        count(&self.in_service.counters.drained);
+        let status = Status::new(Code::Unavailable, "the server is about to end");
+        Err(status.with_execution(Execution::NoneByDraining))
     }
 
     //= docs/rpc-wire.md#E15

@@ -110,7 +110,7 @@ impl MethodLayers {
         let handler = move |context: Context, message: Bytes| {
             pass(service.clone(), context, RequestBody::Message(message), Arc::clone(&method))
         };
-        Arc::new(Unary { handler })
+        Arc::new(Unary::new(handler, |body: Bytes| body.into()))
     }
 }
 

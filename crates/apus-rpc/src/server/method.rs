@@ -1,19 +1,26 @@
-//! Methods of a server.
+//! The kinds of methods.
 
 use std::future::Future;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{self, Waker};
 
 use apus::Bytes;
 
+use crate::body::MessageBody;
 use crate::context::Context;
-use crate::server::handling::{Accepted, Handling};
+use crate::server::handling::{Accepted, Arrival, Handling};
 use crate::server::server_stream::ServerStream;
 use crate::server::stream_handling::StreamHandling;
 use crate::server::stream_table::StreamTable;
 use crate::spawning::BoxTask;
 use crate::status::Status;
 use crate::streaming::{StreamSender, Streaming};
+
+/// Longest body whose handler is polled on the thread that has received the request, in bytes. Decoding a longer one would delay the
+/// requests behind it.
+const INLINE_MAX: usize = 16 << 10;
 
 /// The code of a method.
 pub(crate) trait Method: Send + Sync {
@@ -24,8 +31,9 @@ pub(crate) trait Method: Send + Sync {
     #[cfg(feature = "tower")]
     fn run(&self, context: Context, body: RequestBody) -> RunHandler;
 
-    /// The task that handles a request. `None` if there is none, because the request is answered.
-    fn begin(&self, accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask>;
+    /// Calls the handler, and polls its future once unless the body is long. Returns the task in which it goes on. `None` if there is
+    /// none, because the request is answered.
+    fn begin(&self, arrival: Arrival<'_>, opened: OpenedCall<'_>) -> Option<BoxTask>;
 }
 
 /// The requests of a call, and the way of its responses if that is open already.
@@ -57,8 +65,35 @@ pub(crate) struct OpenedCall<'a> {
 }
 
 /// A method with one request and one response.
-pub(crate) struct Unary<H> {
-    pub(crate) handler: H,
+pub(crate) struct Unary<H, F, B> {
+    handler: H,
+    into_body: fn(B) -> MessageBody,
+    /// The memory of a request that was answered at once, for the next one.
+    spare: Mutex<Option<BoxHandling<F, B>>>,
+}
+
+type BoxHandling<F, B> = Pin<Box<Handling<F, B>>>;
+
+impl<H, F, B> Unary<H, F, B> {
+    /// Most bytes that are kept for the next request.
+    const SPARE_MAX: usize = 4 << 10;
+
+    pub(crate) fn new(handler: H, into_body: fn(B) -> MessageBody) -> Self {
+        Self { handler, into_body, spare: Mutex::new(None) }
+    }
+
+    /// Another thread that has the lock has the spare memory, or gives some.
+    fn take_spare(&self) -> Option<BoxHandling<F, B>> {
+        self.spare.try_lock().ok()?.take()
+    }
+
+    fn keep_spare(&self, spare: BoxHandling<F, B>) {
+        if size_of::<Handling<F, B>>() <= Self::SPARE_MAX
+            && let Ok(mut kept) = self.spare.try_lock()
+        {
+            *kept = Some(spare);
+        }
+    }
 }
 
 /// A method with streams.
@@ -82,9 +117,11 @@ where
         Box::pin(async move { handled.await.map(|()| Bytes::new()) })
     }
 
-    fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
+    fn begin(&self, arrival: Arrival<'_>, opened: OpenedCall<'_>) -> Option<BoxTask> {
         let OpenedCall { id, ends, holds, body, streams } = opened;
+        let mut accepted = Accepted::new(arrival);
         let (context, limits) = (accepted.context().clone(), accepted.in_service().limits);
+        let is_short = body.len() <= INLINE_MAX;
         let in_service = accepted.in_service();
         let stream = Arc::new(ServerStream::new(context.clone(), in_service, body, ends, holds));
         let registered = match streams.register(context.peer(), id, &stream) {
@@ -98,21 +135,21 @@ where
         let requests = Streaming::new(Arc::clone(&stream) as Arc<_>, limits.frame);
         let responses = StreamSender::new(Arc::clone(&stream) as Arc<_>, limits);
         let begin = || context.enter(|| (self.handler)(context.clone(), requests, responses));
-        match panic::catch_unwind(AssertUnwindSafe(begin)) {
-            Ok(future) => Some(Box::pin(StreamHandling::new(accepted, stream, registered, future))),
-            Err(_) => {
-                accepted.panicked();
-                None
-            }
-        }
+        let Ok(future) = panic::catch_unwind(AssertUnwindSafe(begin)) else {
+            accepted.panicked();
+            return None;
+        };
+        let mut task = Box::pin(StreamHandling::new(accepted, stream, registered, future));
+        let mut noop = task::Context::from_waker(Waker::noop());
+        if is_short && task.as_mut().poll(&mut noop).is_ready() { None } else { Some(task) }
     }
 }
 
-impl<H, F, B> Method for Unary<H>
+impl<H, F, B> Method for Unary<H, F, B>
 where
     H: Fn(Context, Bytes) -> F + Send + Sync,
     F: Future<Output = Result<B, Status>> + Send + 'static,
-    B: Into<Bytes> + 'static,
+    B: 'static,
 {
     fn is_stream(&self) -> bool {
         false
@@ -121,20 +158,27 @@ where
     #[cfg(feature = "tower")]
     fn run(&self, context: Context, body: RequestBody) -> RunHandler {
         let RequestBody::Message(message) = body else { return other_kind() };
-        let handled = (self.handler)(context, message);
-        Box::pin(async move { handled.await.map(Into::into) })
+        let (handled, into_body) = ((self.handler)(context, message), self.into_body);
+        Box::pin(async move { handled.await.map(|body| into_body(body).into_bytes()) })
     }
 
-    fn begin(&self, mut accepted: Accepted, opened: OpenedCall<'_>) -> Option<BoxTask> {
+    fn begin(&self, arrival: Arrival<'_>, opened: OpenedCall<'_>) -> Option<BoxTask> {
         let body = opened.body;
-        let context = accepted.context().clone();
-        let begin = || context.enter(|| (self.handler)(context.clone(), body));
-        match panic::catch_unwind(AssertUnwindSafe(begin)) {
-            Ok(future) => Some(Box::pin(Handling::new(accepted, future))),
-            Err(_) => {
-                accepted.panicked();
-                None
+        let is_short = body.len() <= INLINE_MAX;
+        let mut handling = match self.take_spare() {
+            Some(mut spare) => {
+                spare.as_mut().renew(arrival);
+                spare
             }
+            None => Box::pin(Handling::new(Accepted::new(arrival), self.into_body)),
+        };
+        let begun = handling.as_mut().begin(|context| (self.handler)(context, body), is_short);
+        if begun.is_pending() {
+            return Some(handling);
         }
+        if handling.as_mut().clear() {
+            self.keep_spare(handling);
+        }
+        None
     }
 }

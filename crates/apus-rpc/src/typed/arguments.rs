@@ -7,9 +7,11 @@ use std::marker::PhantomData;
 
 use bytes::{Buf, Bytes};
 
+use crate::body::MessageBody;
 use crate::client::Channel;
 use crate::code::Code;
 use crate::codec::{CodecError, Decode, Encode};
+use crate::scratch::Scratch;
 use crate::status::Status;
 use crate::typed::call::TypedCall;
 use crate::typed::method::TypedMethod;
@@ -18,7 +20,7 @@ use crate::typed::stream_calls::ResponseStreamCall;
 /// Arguments of a call, in the client.
 #[derive(Debug)]
 pub struct ArgumentWriter<C> {
-    body: Vec<u8>,
+    body: MessageBody,
     fault: Option<Status>,
     codec: PhantomData<C>,
 }
@@ -27,7 +29,7 @@ impl<C> ArgumentWriter<C> {
     /// No arguments.
     #[must_use]
     pub fn new() -> Self {
-        Self { body: Vec::new(), fault: None, codec: PhantomData }
+        Self { body: Scratch::new().into(), fault: None, codec: PhantomData }
     }
 
     /// Appends an argument. One that has no form in the codec ends the call with [`Code::InvalidArgument`].
@@ -35,7 +37,8 @@ impl<C> ArgumentWriter<C> {
     where
         C: Encode<T>,
     {
-        if let Err(error) = C::encode(value, &mut self.body) {
+        let Some(encoded) = &mut self.body.encoded else { return };
+        if let Err(error) = C::encode(value, encoded.buffer()) {
             let refused = |error: CodecError| {
                 let text = format!("the argument {name}: {error}");
                 Status::new(Code::InvalidArgument, text).not_executed()
@@ -44,23 +47,22 @@ impl<C> ArgumentWriter<C> {
         }
     }
 
-    /// Appends the argument that takes all bytes behind the others.
-    pub fn push_rest(&mut self, rest: &Bytes) {
-        let mut body = Vec::with_capacity(self.body.len() + 10 + rest.len());
-        let mut length = self.body.len();
+    /// Appends the argument that takes all bytes behind the others, which get their length before them.
+    pub fn push_rest(&mut self, rest: Bytes) {
+        let Some(encoded) = &mut self.body.encoded else { return };
+        let (mut before, mut count, mut length) = ([0; 10], 0, encoded.written().len());
         while length > 0x7F {
-            body.push(0x80 | (length & 0x7F) as u8);
-            length >>= 7;
+            before[count] = 0x80 | (length & 0x7F) as u8;
+            (length, count) = (length >> 7, count + 1);
         }
-        body.push(length as u8);
-        body.extend_from_slice(&self.body);
-        body.extend_from_slice(rest);
-        self.body = body;
+        before[count] = length as u8;
+        encoded.prepend(&before[..=count]);
+        self.body.rest = rest;
     }
 
     /// The call with these arguments.
     pub fn call<T>(self, channel: &Channel, method: TypedMethod) -> TypedCall<'_, C, T> {
-        TypedCall::new(channel, method.path, method, self.body.into(), self.fault)
+        TypedCall::new(channel, method.path, method, self.body, self.fault)
     }
 
     /// The call with these arguments, of a method with a stream of responses.
@@ -69,7 +71,7 @@ impl<C> ArgumentWriter<C> {
         channel: &Channel,
         method: TypedMethod,
     ) -> ResponseStreamCall<'_, C, T> {
-        ResponseStreamCall::new(channel, method, self.body.into(), self.fault)
+        ResponseStreamCall::new(channel, method, self.body.into_bytes(), self.fault)
     }
 }
 

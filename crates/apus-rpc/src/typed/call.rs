@@ -11,6 +11,7 @@ use std::time::Duration;
 use apus::TraceContext;
 use bytes::Bytes;
 
+use crate::body::MessageBody;
 use crate::client::{Channel, UnaryCall, UnaryFuture};
 use crate::codec::{CodecError, Decode};
 use crate::metadata::Metadata;
@@ -44,10 +45,10 @@ impl<'c, C, T> TypedCall<'c, C, T> {
         channel: &'c Channel,
         path: impl Into<Bytes>,
         method: TypedMethod,
-        body: Bytes,
+        body: MessageBody,
         fault: Option<Status>,
     ) -> Self {
-        let mut call = channel.unary(path, body);
+        let mut call = UnaryCall::new(&channel.calls, path, body);
         if method.is_idempotent {
             call = call.idempotent();
         }
@@ -168,8 +169,7 @@ type Decoded<T> = Result<Result<Response<T>, CodecError>, Status>;
 
 fn decoded<C: Decode<T>, T>(method: TypedMethod, result: Result<Response, Status>) -> Decoded<T> {
     let response = result.map_err(|status| method.explained(status))?;
-    let mut body = response.body().clone();
-    Ok(C::decode(&mut body).map(|value| response.map(|_| value)))
+    Ok(response.decode(|mut body| C::decode(&mut body)))
 }
 
 /// The schema in a response of the method `__describe`.

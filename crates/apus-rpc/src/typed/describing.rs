@@ -24,7 +24,7 @@ impl Schema {
     pub fn of_server<'c>(channel: &'c Channel, service: &str) -> TypedCall<'c, SchemaText, Self> {
         let method =
             TypedMethod { path: DESCRIBE, is_idempotent: true, schema: || Self::default() };
-        TypedCall::new(channel, format!("/{service}/{DESCRIBE}"), method, Bytes::new(), None)
+        TypedCall::new(channel, format!("/{service}/{DESCRIBE}"), method, Bytes::new().into(), None)
     }
 }
 

@@ -4,8 +4,10 @@ use std::future::Future;
 
 use bytes::Bytes;
 
+use crate::body::MessageBody;
 use crate::codec::Encode;
 use crate::context::Context;
+use crate::scratch::Scratch;
 use crate::server::ServerBuilder;
 use crate::status::Status;
 use crate::typed::method::TypedMethod;
@@ -31,9 +33,19 @@ pub fn add_method<'n, F>(
     handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
 ) -> ServerBuilder<'n>
 where
-    F: Future<Output = Result<Bytes, Status>> + Send + 'static,
+    F: Future<Output = Result<EncodedResponse, Status>> + Send + 'static,
 {
-    server.route(method.path, handler)
+    server.unary(method.path, handler, |EncodedResponse(encoded)| encoded.into())
+}
+
+/// The body of a response in a buffer of the thread.
+#[derive(Debug)]
+pub struct EncodedResponse(Scratch);
+
+impl From<EncodedResponse> for Bytes {
+    fn from(EncodedResponse(encoded): EncodedResponse) -> Self {
+        MessageBody::from(encoded).into_bytes()
+    }
 }
 
 /// The body of a response.
@@ -41,8 +53,8 @@ where
 /// # Errors
 ///
 /// [`Code::Internal`](crate::Code::Internal): the value has no form in the codec.
-pub fn respond<C: Encode<T>, T>(method: TypedMethod, value: &T) -> Result<Bytes, Status> {
-    let mut body = Vec::new();
-    C::encode(value, &mut body).map_err(|error| method.unencodable(&error))?;
-    Ok(body.into())
+pub fn respond<C: Encode<T>, T>(method: TypedMethod, value: &T) -> Result<EncodedResponse, Status> {
+    let mut body = Scratch::new();
+    C::encode(value, body.buffer()).map_err(|error| method.unencodable(&error))?;
+    Ok(EncodedResponse(body))
 }
