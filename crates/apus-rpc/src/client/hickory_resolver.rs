@@ -339,7 +339,7 @@ mod tests {
         let begun = Instant::now();
         let seconds = |number| begun + Duration::from_secs(number);
         let next = |until: Option<u64>, requested| {
-            let at = super::next(begun, until.map(seconds), requested).into_std();
+            let at = next(begun, until.map(seconds), requested).into_std();
             at.duration_since(begun).as_secs()
         };
         assert_eq!(

@@ -45,7 +45,7 @@ pub(crate) enum RequestBody {
 
 /// A handler that runs, with its response.
 #[cfg(feature = "tower")]
-pub(crate) type RunHandler = std::pin::Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
+pub(crate) type RunHandler = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 
 /// The layers keep the kind of a method.
 #[cfg(feature = "tower")]

@@ -363,8 +363,8 @@ mod tests {
         let (mut first, mut second) = (WrittenCounters::default(), WrittenCounters::default());
         let mut write = |a: [u64; 3], b: [u64; 1]| {
             let mut places = Places { words: &words, base: &base };
-            first.write(&mut places, &a, |it| it.to_vec().into_iter());
-            second.write(&mut places, &b, |it| it.to_vec().into_iter());
+            first.write(&mut places, &a, |it| it.iter().copied());
+            second.write(&mut places, &b, |it| it.iter().copied());
             assert!(places.words.is_empty());
             [0, 1, 2, 3].map(|place| words[place].swap(0, Ordering::Relaxed))
         };
