@@ -21,10 +21,11 @@
 //!
 //! # Panics and forks
 //!
-//! No function panics or unwinds into C: [`entry`] catches a panic and returns `APUS_EPANIC`. Functions that take no lock of
+//! No function panics or unwinds into C: `entry.rs` catches a panic and returns `APUS_EPANIC`. Functions that take no lock of
 //! `apus` compare the process with the one that made the handle, and return `APUS_EFORKED` in another one, before they take a
 //! lock of their own.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(non_camel_case_types, reason = "types have their names in C, which cbindgen copies")]
 #![allow(
     clippy::missing_safety_doc,
