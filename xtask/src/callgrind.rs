@@ -15,6 +15,20 @@ pub(crate) fn instructions(program: &Invocation<'_>) -> Result<u64> {
     collected(&text).with_context(|| format!("callgrind counts no instructions:\n{text}"))
 }
 
+/// Returns the instructions of a program in some functions: the count begins and ends, and ends and begins, at the entry and the
+/// exit of each. A name may end with an asterisk.
+///
+/// # Errors
+/// As [`instructions`].
+pub(crate) fn instructions_of(program: &Invocation<'_>, functions: &[&str]) -> Result<u64> {
+    let toggles: Vec<String> =
+        functions.iter().map(|function| format!("--toggle-collect={function}")).collect();
+    let mut options = vec!["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+    options.extend(toggles.iter().map(String::as_str));
+    let text = program.run(&options)?;
+    collected(&text).with_context(|| format!("callgrind counts no instructions:\n{text}"))
+}
+
 /// Returns the allocations of a program.
 ///
 /// # Errors

@@ -18,7 +18,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::callgrind::{Invocation, allocations, instructions};
-use crate::program::{cargo, is_installed, output, read, run, target};
+use crate::counted_examples;
+use crate::program::{is_installed, output, read, run, target};
 
 const RECORD: &str = "docs/measurements/instructions.json";
 
@@ -168,14 +169,7 @@ fn beyond_one_shard(measured: &[Measured]) -> Vec<(String, f64)> {
 }
 
 fn measure() -> Result<Vec<Measured>> {
-    let mut build = cargo();
-    build.args(["build", "--release", "--locked", "-p", "apus-proto", "--example", "core_cost"]);
-    build.args(["-p", "apus", "--example", "call_cost"]).env_remove("RUSTFLAGS");
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PROFILE_")) {
-        build.env_remove(name);
-    }
-    build.args(["--example", "call_rate", "-p", "apus-rpc", "--example", "rpc_cost"]);
-    run(&mut build)?;
+    counted_examples::build()?;
     let clock = slow_clock()?;
     let mut measured = Vec::new();
     for counted in &COUNTED {

@@ -8,16 +8,18 @@
 //! | file | contents |
 //! |---|---|
 //! | `features`, `licences`, `packages`, `purity` | checks of the sources |
-//! | `instructions`, `sockets_cost` | instructions of a call, with `callgrind` |
+//! | `instructions`, `c_call`, `sockets_cost` | instructions of a call, with `callgrind` |
 //! | `sockets_checker`, `sockets_differ`, `sockets_suites`, `python_sockets` | programs and test suites, plain and under `apus run` |
 //! | `arguments`, `results` | the arguments and the results of a check |
-//! | `apus_program`, `program`, `cpu_time`, `manifest`, `scratch`, `seed_record` | common parts |
+//! | `apus_program`, `counted_examples`, `program`, `cpu_time`, `manifest`, `scratch`, `seed_record` | common parts |
 
 #![forbid(unsafe_code)]
 
 mod apus_program;
 mod arguments;
+mod c_call;
 mod callgrind;
+mod counted_examples;
 mod cpu_time;
 mod features;
 mod instructions;
@@ -43,6 +45,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask CHECK
 
+  c-call                         instructions that the C interface adds to a call; fails if there are more than 150
   features                       each crate without features, with each feature alone, and with all
   instructions                   instructions and allocations of a call, against docs/measurements/instructions.json
   instructions --record REASON   records them
@@ -84,6 +87,7 @@ fn check(arguments: &[&str]) -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
+        ["c-call"] => c_call::check(),
         ["features"] => features::check(),
         ["instructions"] => instructions::compare(),
         ["instructions", "--record", reason] => instructions::record(reason),

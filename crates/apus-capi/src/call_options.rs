@@ -69,6 +69,7 @@ impl apus_trace {
         }
     }
 
+    #[inline]
     fn context(&self) -> Result<Option<TraceContext>, Failure> {
         if self.trace_id == [0; 16] && self.span_id == [0; 8] {
             return Ok(None);
@@ -94,6 +95,7 @@ pub(crate) unsafe fn of(
     read(&unsafe { sized::read("options", options)? })
 }
 
+#[inline]
 fn read(options: &apus_call_options) -> Result<(CallOptions, Flush), Failure> {
     let known = APUS_CALL_WITHOUT_WAIT | APUS_CALL_LATER;
     if options.flags & !known != 0 {

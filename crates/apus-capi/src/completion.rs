@@ -2,7 +2,7 @@
 
 use apus::Response;
 
-use crate::failure::Failure;
+use crate::failure::{Details, Failure};
 use crate::message::apus_message;
 use crate::sized::Growing;
 
@@ -39,9 +39,8 @@ impl apus_completion {
         let (error, message, may_have_executed) = match result {
             Ok(body) => (0, apus_message::new(body), 1),
             Err(error) => {
-                let failure = Failure::from(error);
-                let message = apus_message::of_text(&failure.text);
-                (failure.number as i32, message, failure.may_have_executed.into())
+                let Details { number, text, may_have_executed } = *Failure::from(error).0;
+                (number as i32, apus_message::of_text(&text), may_have_executed.into())
             }
         };
         let size = size_of::<Self>() as u32;

@@ -12,8 +12,11 @@ use crate::error::apus_error::{self, *};
 /// Bodies that are copied have at most this length, in bytes: the largest value of the setting `message_max`.
 pub(crate) const LENGTH_MAX: usize = 1 << 30;
 
-/// Why a function has failed.
-pub(crate) struct Failure {
+/// Why a function has failed. A pointer, because functions rarely fail.
+pub(crate) struct Failure(pub(crate) Box<Details>);
+
+/// The parts of a failure.
+pub(crate) struct Details {
     pub(crate) number: apus_error,
     pub(crate) text: String,
     pub(crate) may_have_executed: bool,
@@ -22,7 +25,7 @@ pub(crate) struct Failure {
 impl Failure {
     #[cold]
     pub(crate) fn new(number: apus_error, text: impl Display) -> Self {
-        Self { number, text: text.to_string(), may_have_executed: false }
+        Self(Box::new(Details { number, text: text.to_string(), may_have_executed: false }))
     }
 
     /// An argument has a value that is not allowed.
@@ -55,7 +58,7 @@ impl Failure {
     #[cold]
     pub(crate) fn panicked(text: &str) -> Self {
         let text = format!("the library panicked: {text}");
-        Self { number: APUS_EPANIC, text, may_have_executed: true }
+        Self(Box::new(Details { number: APUS_EPANIC, text, may_have_executed: true }))
     }
 }
 
@@ -63,7 +66,8 @@ impl From<CallError> for Failure {
     #[cold]
     fn from(error: CallError) -> Self {
         let may_have_executed = error.may_have_executed();
-        Self { number: of_call(&error), text: error.to_string(), may_have_executed }
+        let (number, text) = (of_call(&error), error.to_string());
+        Self(Box::new(Details { number, text, may_have_executed }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 
-use crate::failure::Failure;
+use crate::failure::{Details, Failure};
 
 thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last { text: None, may_have_executed: false }) };
@@ -17,7 +17,7 @@ struct Last {
 /// Keeps a failure for the calling thread. Returns its number.
 #[cold]
 pub(crate) fn set(failure: Failure) -> i32 {
-    let Failure { number, text, may_have_executed } = failure;
+    let Details { number, text, may_have_executed } = *failure.0;
     let mut text = text.into_bytes();
     text.retain(|byte| *byte != 0);
     let text = CString::new(text).ok();

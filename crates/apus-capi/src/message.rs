@@ -1,6 +1,8 @@
 //! Responses.
 
+use std::cell::Cell;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -19,7 +21,36 @@ impl apus_message {
     /// A message with one handle.
     #[inline]
     pub(crate) fn new(bytes: Bytes) -> *mut Self {
-        Box::into_raw(Box::new(Self { handles: AtomicUsize::new(1), bytes }))
+        let message = Self { handles: AtomicUsize::new(1), bytes };
+        let spare = SPARE.try_with(|spare| spare.0.replace(ptr::null_mut()));
+        match spare {
+            Ok(place) if !place.is_null() => {
+                let place = place.cast::<Self>();
+                // SAFETY: the place has room for a message, and this thread has taken it.
+                unsafe { place.write(message) };
+                place
+            }
+            _ => Box::into_raw(Box::new(message)),
+        }
+    }
+
+    /// Frees a message, whose place the thread keeps if it has none.
+    #[inline]
+    unsafe fn free(message: *mut Self) {
+        // SAFETY: no handle is left.
+        unsafe { ptr::drop_in_place(message) };
+        let place = message.cast::<MaybeUninit<Self>>();
+        let kept = SPARE.try_with(|spare| {
+            let is_kept = spare.0.get().is_null();
+            if is_kept {
+                spare.0.set(place);
+            }
+            is_kept
+        });
+        if kept != Ok(true) {
+            // SAFETY: the place is that of a box.
+            drop(unsafe { Box::from_raw(place) });
+        }
     }
 
     /// A text with a NUL behind it, which does not count.
@@ -28,6 +59,23 @@ impl apus_message {
         let length = text.len();
         Self::new(Bytes::from(format!("{text}\0")).slice(..length))
     }
+}
+
+/// The place of a message that a thread has freed, for its next one: a thread with one call after the other allocates none.
+struct Spare(Cell<*mut MaybeUninit<apus_message>>);
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        let place = self.0.replace(ptr::null_mut());
+        if !place.is_null() {
+            // SAFETY: the place is that of a box.
+            drop(unsafe { Box::from_raw(place) });
+        }
+    }
+}
+
+thread_local! {
+    static SPARE: Spare = const { Spare(Cell::new(ptr::null_mut())) };
 }
 
 /// Returns the bytes of a message, and their number in `length`, which may be NULL. The pointer is valid until the last handle of
@@ -73,7 +121,7 @@ pub unsafe extern "C" fn apus_message_free(message: *mut apus_message) {
         if is_last {
             fence(Ordering::Acquire);
             // SAFETY: no other handle is left.
-            drop(unsafe { Box::from_raw(message) });
+            unsafe { apus_message::free(message) };
         }
         Ok(())
     });
