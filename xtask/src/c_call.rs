@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 
 use crate::callgrind::{Invocation, instructions_of};
-use crate::counted_examples;
+use crate::counted_programs;
 use crate::program::{is_installed, target};
 
 /// A call in C may take this many instructions more than one in Rust.
@@ -25,7 +25,7 @@ pub(crate) fn check() -> Result<()> {
         println!("skipped: instructions of a call in C: valgrind is not installed");
         return Ok(());
     }
-    counted_examples::build()?;
+    counted_programs::build()?;
     let c = a_call(C.0, &C.1)?;
     let rust = a_call(RUST.0, &RUST.1)?;
     println!(
@@ -40,7 +40,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// Returns the instructions of a call between these functions and the last one.
 fn a_call(way: &str, functions: &[&str]) -> Result<f64> {
-    let program = format!("{}/release/examples/c_call", target());
+    let program = format!("{}/release/c_call", target());
     let total = |calls: u32| {
         let calls = calls.to_string();
         // The server may be late on a busy machine.

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::callgrind::{Invocation, allocations, instructions};
-use crate::counted_examples;
+use crate::counted_programs;
 use crate::program::{is_installed, output, read, run, target};
 
 const RECORD: &str = "docs/measurements/instructions.json";
@@ -96,7 +96,7 @@ pub(crate) fn compare() -> Result<()> {
     }
     let mut differ = false;
     let measured = measure()?;
-    run(&mut Command::new(format!("{}/release/examples/call_rate", target())))?;
+    run(&mut Command::new(format!("{}/release/call_rate", target())))?;
     for (name, ratio) in beyond_one_shard(&measured) {
         println!("{name}: {ratio:.3} of batch");
         if is_off(ratio, 1.0, ROUNDING) {
@@ -169,7 +169,7 @@ fn beyond_one_shard(measured: &[Measured]) -> Vec<(String, f64)> {
 }
 
 fn measure() -> Result<Vec<Measured>> {
-    counted_examples::build()?;
+    counted_programs::build()?;
     let clock = slow_clock()?;
     let mut measured = Vec::new();
     for counted in &COUNTED {
@@ -196,7 +196,7 @@ impl Counted {
 
     /// Returns the number of instructions or allocations of a call, by the clock of this library.
     fn a_call(&self, clock: &str, count: fn(&Invocation<'_>) -> Result<u64>) -> Result<f64> {
-        let program = format!("{}/release/examples/{}", target(), self.example);
+        let program = format!("{}/release/{}", target(), self.example);
         let total = |calls: u64| {
             let calls = calls.to_string();
             let arguments = [self.argument, &calls].into_iter().chain(self.option);

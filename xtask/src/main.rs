@@ -11,7 +11,7 @@
 //! | `instructions`, `c_call`, `sockets_cost` | instructions of a call, with `callgrind` |
 //! | `sockets_checker`, `sockets_differ`, `sockets_suites`, `python_sockets` | programs and test suites, plain and under `apus run` |
 //! | `arguments`, `results` | the arguments and the results of a check |
-//! | `apus_program`, `counted_examples`, `program`, `cpu_time`, `manifest`, `scratch`, `seed_record` | common parts |
+//! | `apus_program`, `counted_programs`, `program`, `cpu_time`, `manifest`, `scratch`, `seed_record` | common parts |
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod apus_program;
 mod arguments;
 mod c_call;
 mod callgrind;
-mod counted_examples;
+mod counted_programs;
 mod cpu_time;
 mod features;
 mod instructions;
