@@ -50,12 +50,6 @@ fn by_c(to: Address, calls: u32) -> Result<(), Box<dyn Error>> {
         ip: [0; 16],
     };
     address.ip[..4].copy_from_slice(&[127, 0, 0, 1]);
-    let options = apus_call_options {
-        size: size_of::<apus_call_options>() as u32,
-        flags: 0,
-        deadline_ns: APUS_FOREVER,
-        trace: apus_trace { trace_id: [0; 16], span_id: [0; 8], flags: 0, reserved: [0; 7] },
-    };
     // SAFETY: all pointers are those of live handles and locals.
     unsafe {
         let config = apus_config_new();
@@ -71,7 +65,7 @@ fn by_c(to: Address, calls: u32) -> Result<(), Box<dyn Error>> {
         for _ in 0..calls {
             let mut response = null_mut();
             let (to, body) = (&raw const address, BODY.as_ptr().cast());
-            if call(client, to, body, BODY.len(), &raw const options, &raw mut response) != 0 {
+            if call(client, to, body, BODY.len(), null(), &raw mut response) != 0 {
                 return Err("a call has failed".into());
             }
             let mut length = 0;

@@ -65,7 +65,7 @@ impl apus_address {
         Self { size, family, port, udp_port, reserved: 0, scope_id, ip }
     }
 
-    #[inline]
+    #[inline(always)]
     fn address(&self, name: &str) -> Result<Address, Failure> {
         let host = match self.family {
             APUS_IPV4 => {
@@ -76,17 +76,20 @@ impl apus_address {
                 let ip = Ipv6Addr::from(self.ip);
                 SocketAddrV6::new(ip, self.udp_port, 0, self.scope_id).into()
             }
-            other => {
-                let name = format!("{name}->family");
-                return Err(Failure::argument(&name, &other, "APUS_IPV4 or APUS_IPV6"));
-            }
+            other => return Err(other_family(name, other)),
         };
-        Ok(Address::new(host, self.port))
+        Ok(Address { host, port: self.port })
     }
 }
 
+#[cold]
+fn other_family(name: &str, family: u16) -> Failure {
+    let name = format!("{name}->family");
+    Failure::argument(&name, &family, "APUS_IPV4 or APUS_IPV6")
+}
+
 /// Reads an address.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn read(name: &str, address: *const apus_address) -> Result<Address, Failure> {
     // SAFETY: as of this function.
     unsafe { sized::read(name, address)? }.address(name)

@@ -84,19 +84,20 @@ impl apus_trace {
 }
 
 /// Reads options; NULL stands for the defaults.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn of(
     options: *const apus_call_options,
 ) -> Result<(CallOptions, Flush), Failure> {
     if options.is_null() {
-        return Ok((CallOptions::new(), Flush::Now));
+        return Ok((const { CallOptions::new() }, Flush::Now));
     }
     // SAFETY: as of this function.
-    read(&unsafe { sized::read("options", options)? })
+    unsafe { given(options) }
 }
 
-#[inline]
-fn read(options: &apus_call_options) -> Result<(CallOptions, Flush), Failure> {
+unsafe fn given(options: *const apus_call_options) -> Result<(CallOptions, Flush), Failure> {
+    // SAFETY: as of this function.
+    let options = unsafe { sized::read("options", options)? };
     let known = APUS_CALL_WITHOUT_WAIT | APUS_CALL_LATER;
     if options.flags & !known != 0 {
         let value = format_args!("{:#x}", options.flags);

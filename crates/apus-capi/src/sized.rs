@@ -24,7 +24,6 @@ pub(crate) unsafe trait Growing: Copy {
 const SIZE_MAX: usize = 4_096;
 
 /// The size that a structure states.
-#[inline]
 unsafe fn stated<T: Growing>(name: &str, pointer: *const T) -> Result<usize, Failure> {
     if pointer.is_null() {
         return Err(Failure::null(name));
@@ -39,21 +38,26 @@ unsafe fn stated<T: Growing>(name: &str, pointer: *const T) -> Result<usize, Fai
 }
 
 /// Reads a structure.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn read<T: Growing>(name: &str, pointer: *const T) -> Result<T, Failure> {
-    // SAFETY: as of this function.
-    let size = unsafe { stated(name, pointer)? };
-    if size == size_of::<T>() {
+    let size = match pointer.is_null() {
+        true => 0,
+        // SAFETY: a structure begins with its size.
+        false => unsafe { ptr::read_unaligned(pointer.cast::<u32>()) },
+    };
+    if size as usize == size_of::<T>() {
         // SAFETY: the structure is of this version.
         return Ok(unsafe { ptr::read_unaligned(pointer) });
     }
     // SAFETY: as of this function.
-    unsafe { read_other(name, pointer, size) }
+    unsafe { read_other(name, pointer) }
 }
 
 /// Reads a structure of another version.
 #[cold]
-unsafe fn read_other<T: Growing>(name: &str, pointer: *const T, size: usize) -> Result<T, Failure> {
+unsafe fn read_other<T: Growing>(name: &str, pointer: *const T) -> Result<T, Failure> {
+    // SAFETY: as of this function.
+    let size = unsafe { stated(name, pointer)? };
     // SAFETY: the structure has that many bytes.
     let bytes = unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) };
     let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
