@@ -69,7 +69,9 @@ fn by_c(to: Address, calls: u32) -> Result<(), Box<dyn Error>> {
                 return Err("a call has failed".into());
             }
             let mut length = 0;
-            assert!(apus_message_data(response, &raw mut length) != null() && length == BODY.len());
+            assert!(
+                !apus_message_data(response, &raw mut length).is_null() && length == BODY.len()
+            );
             free(response);
         }
         apus_client_free(client);
