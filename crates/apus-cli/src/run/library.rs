@@ -14,7 +14,10 @@ use crate::failure::NotStarted;
 
 const NAME: &str = "libapus_preload.so";
 
-/// The library, which is part of this program.
+/// The directory of Debian's and RPM's packages.
+const PACKAGED: &str = "/usr/lib/apus";
+
+/// The library, which is part of this program. A static program has none.
 const BYTES: Option<&[u8]> = apus_preload_bytes::library!();
 
 /// The value of `LD_PRELOAD` with the library behind those that are there. Tools such as sanitizers insist on being the first, and
@@ -62,24 +65,34 @@ fn find() -> Result<PathBuf> {
             same.next().map_or_else(|| place::put(bytes), Ok)
         }
         None => installed.into_iter().find(|path| path.is_file()).ok_or_else(|| {
-            let why = format!(
-                "this `apus` was built without {NAME}, which is neither beside `{}` nor in ../lib/apus: set APUS_PRELOAD to its \
-                 path",
-                program.display()
-            );
-            NotStarted { code: NotStarted::CANNOT, why }.into()
+            NotStarted { code: NotStarted::CANNOT, why: why_missing(&program) }.into()
         }),
     }
 }
 
 /// Directories in which packages install the library. `deps` exists in target directories only: cargo puts the library there when
 /// it builds this program.
-fn candidates(directory: &Path) -> [PathBuf; 3] {
+fn candidates(directory: &Path) -> [PathBuf; 4] {
     [
         directory.join("deps").join(NAME),
         directory.join(NAME),
         directory.join("../lib/apus").join(NAME),
+        Path::new(PACKAGED).join(NAME),
     ]
+}
+
+/// Why a program without the library has found none.
+fn why_missing(program: &Path) -> String {
+    let reason = if cfg!(target_env = "musl") {
+        "linked statically: such a program has no shared library to preload"
+    } else {
+        "built without its library"
+    };
+    format!(
+        "this `apus` is {reason}. Install the package `apus`, whose library is {PACKAGED}/{NAME}, or set APUS_PRELOAD to the path \
+         of {NAME}; it is neither there nor beside `{}` nor in ../lib/apus",
+        program.display()
+    )
 }
 
 /// Whether a file has these bytes. One of another version of Apus has not.
