@@ -203,6 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_the_packages_is_understood_with_its_examples() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/daemon.toml");
+        let text = fs::read_to_string(file).unwrap();
+        let is_key = |line: &&str| line.split(" = ").next().is_some_and(|key| !key.contains(' '));
+        let example = |line| str::strip_prefix(line, "# ").filter(is_key).unwrap_or(line);
+        let with_examples: Vec<&str> = text.lines().map(example).collect();
+        assert_eq!(with_examples.iter().filter(|line| line.contains(" = ")).count(), 8);
+        for text in [text, with_examples.join("\n")] {
+            let settings = Settings::parse(&text).unwrap();
+            let node = format!("{:?}", settings.node(None).unwrap());
+            assert!(node.contains(SERVER), "{node}");
+            settings.access(Path::new("/x")).unwrap();
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_what_is_allowed() {
         for (text, part) in [
             ("mode = '999'", "'999': expected permissions"),

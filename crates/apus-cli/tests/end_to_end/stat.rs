@@ -355,3 +355,20 @@ fn check(arguments: &[&str], input: &str) {
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
     assert!(output.status.success(), "promtool {arguments:?}: {said}");
 }
+
+#[test]
+fn the_unit_of_systemd_is_sound_and_hardened() {
+    let directory = Directory::new("unit");
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/apus-stat@.service");
+    let unit = fs::read_to_string(unit).expect("the unit is there");
+    let place = directory.0.join("apus-stat@root.service");
+    let unit = unit.replace("/usr/bin/apus", env!("CARGO_BIN_EXE_apus"));
+    fs::write(&place, unit).expect("the directory is ours");
+    for task in [&["verify", "--man=no"][..], &["security", "--offline=true", "--threshold=20"]] {
+        let output = match Command::new("systemd-analyze").args(task).arg(&place).output() {
+            Ok(output) => output,
+            Err(error) => return skipped(format!("systemd-analyze: {error}")),
+        };
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
