@@ -2,12 +2,12 @@
 
 use apus::Bytes;
 
-use crate::scratch::Scratch;
+use crate::scratch::EncodeBuffer;
 
 /// The body of a request or a response: bytes that a codec has written, then bytes of the program.
 #[derive(Debug, Default)]
 pub(crate) struct MessageBody {
-    pub(crate) encoded: Option<Scratch>,
+    pub(crate) encoded: Option<EncodeBuffer>,
     pub(crate) rest: Bytes,
 }
 
@@ -17,7 +17,7 @@ impl MessageBody {
     }
 
     fn encoded(&self) -> &[u8] {
-        self.encoded.as_ref().map_or(&[], Scratch::written)
+        self.encoded.as_ref().map_or(&[], EncodeBuffer::written)
     }
 
     /// Bytes for which a head has room that [`message`](Self::message) gets.
@@ -27,7 +27,7 @@ impl MessageBody {
 
     /// Whether the body stays in its buffer, and its head is written before it.
     fn is_long(&self) -> bool {
-        self.rest.is_empty() && self.encoded.as_ref().is_some_and(Scratch::is_long)
+        self.rest.is_empty() && self.encoded.as_ref().is_some_and(EncodeBuffer::is_long)
     }
 
     /// The bytes alone.
@@ -58,8 +58,8 @@ impl From<Bytes> for MessageBody {
     }
 }
 
-impl From<Scratch> for MessageBody {
-    fn from(encoded: Scratch) -> Self {
+impl From<EncodeBuffer> for MessageBody {
+    fn from(encoded: EncodeBuffer) -> Self {
         Self { encoded: Some(encoded), rest: Bytes::new() }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_long_body_stays_in_its_buffer_and_may_be_sent_again() {
         for (length, is_copied) in [(3, true), (100_000, false)] {
-            let mut encoded = Scratch::new();
+            let mut encoded = EncodeBuffer::new();
             encoded.buffer().reserve(length + 100);
             encoded.buffer().resize(length, 7);
             let place = encoded.written().as_ptr();
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_rest_follows_the_encoded_bytes() {
-        let mut encoded = Scratch::new();
+        let mut encoded = EncodeBuffer::new();
         encoded.buffer().extend_from_slice(b"one ");
         let mut body = MessageBody { encoded: Some(encoded), rest: Bytes::from_static(b"two") };
         assert_eq!(body.message(b"head ".to_vec()), "head one two");

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 /// A buffer, which goes back to its thread when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct EncodeBuffer {
     buffer: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ thread_local! {
     static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Scratch {
+impl EncodeBuffer {
     /// An empty buffer.
     pub(crate) fn new() -> Self {
         // A thread that ends has none.
@@ -65,7 +65,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for EncodeBuffer {
     fn drop(&mut self) {
         let mut buffer = mem::take(&mut self.buffer);
         if !(FIRST..=SHORT_MAX).contains(&buffer.capacity()) {
@@ -87,22 +87,22 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_some_short_buffers() {
-        let mut scratch = Scratch::new();
+        let mut scratch = EncodeBuffer::new();
         scratch.buffer().push(7);
         let place = scratch.written().as_ptr();
         drop(scratch);
-        let mut again = Scratch::new();
+        let mut again = EncodeBuffer::new();
         assert!(again.written().is_empty() && again.written().as_ptr() == place);
         again.buffer().resize(SHORT_MAX + 1, 0);
         drop(again);
         assert_eq!(KEPT.with(|kept| kept.borrow().len()), 0);
-        drop([(); 2 * KEPT_MAX].map(|()| Scratch::new()));
+        drop([(); 2 * KEPT_MAX].map(|()| EncodeBuffer::new()));
         assert_eq!(KEPT.with(|kept| kept.borrow().len()), KEPT_MAX);
     }
 
     #[test]
     fn bytes_may_be_prepended() {
-        let mut scratch = Scratch::new();
+        let mut scratch = EncodeBuffer::new();
         scratch.buffer().extend_from_slice(b"two");
         scratch.prepend(b"one ");
         assert_eq!(scratch.written(), b"one two");

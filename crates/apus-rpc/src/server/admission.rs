@@ -38,13 +38,13 @@ impl PerPeer {
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     admission: &'a Admission,
-    place: Option<Place>,
+    place: Option<Admittance>,
 }
 
 /// The place of a request in service, which is given back by [`Admission::leave`].
 #[derive(Debug)]
 #[must_use = "a place is given back"]
-pub(crate) struct Place {
+pub(crate) struct Admittance {
     /// The peer, if the requests of each are counted.
     peer: Option<SocketAddr>,
 }
@@ -77,7 +77,7 @@ impl Admission {
             let text = format!("{} requests are in service: the limit (concurrency)", self.limit);
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
-        let mut permit = Permit { admission: self, place: Some(Place { peer: None }) };
+        let mut permit = Permit { admission: self, place: Some(Admittance { peer: None }) };
         let Some(per_peer) = &self.per_peer else { return Ok(permit) };
         let mut peers = per_peer.in_service();
         let count = peers.entry(peer).or_default();
@@ -91,12 +91,12 @@ impl Admission {
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
         *count += 1;
-        permit.place = Some(Place { peer: Some(peer) });
+        permit.place = Some(Admittance { peer: Some(peer) });
         Ok(permit)
     }
 
     /// Gives a place back.
-    pub(crate) fn leave(&self, place: Place) {
+    pub(crate) fn leave(&self, place: Admittance) {
         if let (Some(peer), Some(per_peer)) = (place.peer, &self.per_peer) {
             let mut peers = per_peer.in_service();
             if let Some(count) = peers.get_mut(&peer) {
@@ -116,7 +116,7 @@ impl Admission {
 
 impl Permit<'_> {
     /// The request goes on: its place is given back later.
-    pub(crate) fn stay(mut self) -> Place {
+    pub(crate) fn stay(mut self) -> Admittance {
         self.place.take().expect("it is taken once")
     }
 }

@@ -14,7 +14,7 @@ use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::MethodPath;
 use crate::metadata::Metadata;
-use crate::server::admission::{Permit, Place};
+use crate::server::admission::{Admittance, Permit};
 use crate::server::answer;
 use crate::server::counters::count;
 use crate::server::in_service::{InService, WaitingEntry};
@@ -39,7 +39,7 @@ pub(crate) struct Accepted {
     /// The handler has ended. The last chunks of a stream may wait.
     has_ended: bool,
     /// Given back at the end.
-    place: Option<Place>,
+    place: Option<Admittance>,
 }
 
 impl Accepted {

@@ -11,7 +11,7 @@ use crate::body::MessageBody;
 use crate::client::Channel;
 use crate::code::Code;
 use crate::codec::{CodecError, Decode, Encode};
-use crate::scratch::Scratch;
+use crate::scratch::EncodeBuffer;
 use crate::status::Status;
 use crate::typed::call::TypedCall;
 use crate::typed::method::TypedMethod;
@@ -29,7 +29,7 @@ impl<C> ArgumentWriter<C> {
     /// No arguments.
     #[must_use]
     pub fn new() -> Self {
-        Self { body: Scratch::new().into(), fault: None, codec: PhantomData }
+        Self { body: EncodeBuffer::new().into(), fault: None, codec: PhantomData }
     }
 
     /// Appends an argument. One that has no form in the codec ends the call with [`Code::InvalidArgument`].

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::body::MessageBody;
 use crate::codec::Encode;
 use crate::context::Context;
-use crate::scratch::Scratch;
+use crate::scratch::EncodeBuffer;
 use crate::server::ServerBuilder;
 use crate::status::Status;
 use crate::typed::method::TypedMethod;
@@ -40,7 +40,7 @@ where
 
 /// The body of a response in a buffer of the thread.
 #[derive(Debug)]
-pub struct EncodedResponse(Scratch);
+pub struct EncodedResponse(EncodeBuffer);
 
 impl From<EncodedResponse> for Bytes {
     fn from(EncodedResponse(encoded): EncodedResponse) -> Self {
@@ -54,7 +54,7 @@ impl From<EncodedResponse> for Bytes {
 ///
 /// [`Code::Internal`](crate::Code::Internal): the value has no form in the codec.
 pub fn respond<C: Encode<T>, T>(method: TypedMethod, value: &T) -> Result<EncodedResponse, Status> {
-    let mut body = Scratch::new();
+    let mut body = EncodeBuffer::new();
     C::encode(value, body.buffer()).map_err(|error| method.unencodable(&error))?;
     Ok(EncodedResponse(body))
 }

@@ -210,14 +210,14 @@ impl Section {
 
     /// Writes counters at some of their places. A reader sees by the sequence whether it has read some of before and some of after.
     #[inline]
-    pub(crate) fn write_parts(&mut self, now: Time, write: impl FnOnce(&mut Places<'_>)) {
+    pub(crate) fn write_parts(&mut self, now: Time, write: impl FnOnce(&mut CounterWords<'_>)) {
         let words = self.memory.words(word::VALUES, self.base.len());
         let [sequence, written] =
             [word::SEQUENCE, word::WRITTEN].map(|offset| self.memory.word(offset));
         let before = sequence.load(Ordering::Relaxed) & !1;
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        write(&mut Places { words, base: &self.base });
+        write(&mut CounterWords { words, base: &self.base });
         sequence.store(before.wrapping_add(2), Ordering::Release);
         written.store(self.epoch_ns + now.as_nanos(), Ordering::Relaxed);
     }
@@ -225,12 +225,12 @@ impl Section {
 
 /// The places of counters in a section, in order.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct CounterWords<'a> {
     words: &'a [AtomicU64],
     base: &'a [u64],
 }
 
-impl Places<'_> {
+impl CounterWords<'_> {
     /// Writes the next counters. Returns their number.
     #[inline]
     fn write(&mut self, values: impl Iterator<Item = u64>) -> usize {
@@ -271,7 +271,7 @@ impl<T: Clone + PartialEq> WrittenCounters<T> {
     #[inline]
     pub(crate) fn write<'c, V: Iterator<Item = u64>>(
         &mut self,
-        places: &mut Places<'_>,
+        places: &mut CounterWords<'_>,
         counters: &'c T,
         values: impl FnOnce(&'c T) -> V,
     ) {
@@ -362,7 +362,7 @@ mod tests {
         let base = [100, 200, 300, 400];
         let (mut first, mut second) = (WrittenCounters::default(), WrittenCounters::default());
         let mut write = |a: [u64; 3], b: [u64; 1]| {
-            let mut places = Places { words: &words, base: &base };
+            let mut places = CounterWords { words: &words, base: &base };
             first.write(&mut places, &a, |it| it.iter().copied());
             second.write(&mut places, &b, |it| it.iter().copied());
             assert!(places.words.is_empty());
