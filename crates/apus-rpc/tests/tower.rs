@@ -206,12 +206,12 @@ fn a_layer_refuses_with_a_status_and_a_panic_ends_its_request_only() {
 
 #[tokio::test]
 async fn a_timeout_of_a_channel_gives_the_call_up() {
-    let given_up = Arc::new(Notify::new());
-    let seen = Arc::clone(&given_up);
+    let (given_up, begun) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let (seen, begins) = (Arc::clone(&given_up), Arc::clone(&begun));
     let served = served(|server| {
         server.route("/a.B/Echo", echo).route("/a.B/Hang", move |cx: Context, _: Bytes| {
             let (cancelled, seen) = (cx.cancelled(), Arc::clone(&seen));
-            cx.spawn(async { future::pending().await });
+            begins.add_permits(1);
             std::thread::spawn(move || {
                 block_on(cancelled);
                 seen.notify_one();
@@ -219,15 +219,20 @@ async fn a_timeout_of_a_channel_gives_the_call_up() {
             async { future::pending::<Result<Bytes, Status>>().await }
         })
     });
-    let channel =
-        layered(&served, |channel| channel.layer(TimeoutLayer::new(Duration::from_millis(50))));
-    let status = channel.unary("/a.B/Hang", "").await.expect_err("too late");
-    assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert!(status.may_have_executed());
+    let timeout = |time| layered(&served, |channel| channel.layer(TimeoutLayer::new(time)));
+    let mut time = Duration::from_millis(25);
+    // A short time may pass before the handler begins.
+    while begun.try_acquire().is_err() {
+        time *= 2;
+        let status = timeout(time).unary("/a.B/Hang", "").await.expect_err("too late");
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert!(status.may_have_executed());
+    }
     given_up.notified().await;
     assert_eq!(channel.unary("/a.B/Echo", "x").await.expect("in time").body(), "x");
 }
 
+    let channel = timeout(Duration::from_secs(600));
 #[test]
 fn a_limit_of_a_channel_holds_calls_back() {
     let gate = Arc::new(Semaphore::new(0));
