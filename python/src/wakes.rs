@@ -60,18 +60,30 @@ impl Wakes {
 
     /// Wakes the thread.
     fn signal(&self) {
-        if !self.is_signalled.swap(true, Ordering::SeqCst) {
-            // An event of 64 bits cannot fail to be added; nothing is lost if it is there already.
-            let _ = io::write(self.descriptor.as_fd(), &1_u64.to_ne_bytes());
+        if self.announce() {
+            self.write();
         }
+    }
+
+    /// Begins a wake-up. Returns whether the caller has to [write](Self::write).
+    pub(crate) fn announce(&self) -> bool {
+        !self.is_signalled.swap(true, Ordering::SeqCst)
+    }
+
+    /// Makes the descriptor readable.
+    pub(crate) fn write(&self) {
+        // An event of 64 bits cannot fail to be added; nothing is lost if it is there already.
+        let _ = io::write(self.descriptor.as_fd(), &1_u64.to_ne_bytes());
     }
 
     /// The calling thread looks at the list until [`sleep`](Self::sleep).
     pub(crate) fn begin(&self) {
         self.awake.store(this_thread(), Ordering::SeqCst);
-        if self.is_signalled.load(Ordering::SeqCst) {
-            // Those that come between the two steps are on the list, which is read afterwards.
-            let _ = io::read(self.descriptor.as_fd(), &mut [0_u8; 8]);
+        // The one that has announced itself may not have written yet: the next call reads it then. Those that come between the two steps
+        // are on the list, which is read afterwards.
+        if self.is_signalled.load(Ordering::SeqCst)
+            && io::read(self.descriptor.as_fd(), &mut [0_u8; 8]).is_ok()
+        {
             self.is_signalled.store(false, Ordering::SeqCst);
         }
     }
@@ -81,7 +93,7 @@ impl Wakes {
         std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The calling thread no longer looks. It is woken again if the list is not empty.
+    /// The thread stops polling the list. It is woken again if the list is not empty.
     pub(crate) fn sleep(&self) {
         self.awake.store(0, Ordering::SeqCst);
         let is_due = !self.due.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
