@@ -107,7 +107,7 @@ macro_rules! forkable {
 }
 
 forkable! {
-    OpenError => "OpenError";
+    OpenError => "OpenError", Self::Closed => "ClosedError";
     EventLoopError => "OpenError";
     RuleError => "RuleError", Self::Pattern(_) => "ConfigError";
     RecvError => "ApusError", Self::Timeout | Self::Empty => "ReceiveTimeoutError", Self::Closed => "ClosedError";

@@ -149,6 +149,7 @@ failures! {
         NoPortLeft => APUS_ENO_RESOURCES,
         PortForbidden(_) => APUS_EPERMISSION,
         NoEngine => APUS_ENO_ENGINE,
+        Closed => APUS_ECLOSED,
     }
     StartError {
         Config(ConfigError::File { .. }) | Capture { .. } | Identity(_) => APUS_EFILE,

@@ -78,6 +78,9 @@ pub enum OpenError {
     /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended, or does not answer.
     #[error("the shared engine does not answer")]
     NoEngine,
+    /// The node was closed on this side, by another of its handles.
+    #[error("the node is closed")]
+    Closed,
 }
 
 impl OpenError {

@@ -30,7 +30,8 @@ use crate::sync::on_thread::OnThread;
 /// A process usually needs one node. Scheduling is best when all messages of a host share a node.
 ///
 /// [`close`](Self::close) waits for calls and requests to end, then stops the node. A node that is dropped instead runs until
-/// the last of its clients, services, calls and requests is dropped, and then stops at once.
+/// the last of its clones, clients, services, calls and requests is dropped, and then stops at once. A clone is another handle to the
+/// same node; once one of them was closed, the operations of all return errors named `Closed`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -96,6 +97,7 @@ use crate::sync::on_thread::OnThread;
 /// A thread that panics while it works on a node, for example in a custom link, leaves the node unusable. Waiting threads and
 /// tasks are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the node: a panic of a
 /// handler ends one request ([`Port::serve`]).
+#[derive(Clone)]
 pub struct Node {
     pub(crate) shards: Arc<Shards>,
 }
@@ -237,7 +239,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoPortLeft`] if all 32,768 client ports are in use, [`OpenError::Forked`] in a forked child.
+    /// [`OpenError::NoPortLeft`] if all 32,768 client ports are in use, [`OpenError::Closed`], [`OpenError::Forked`] in a forked
+    /// child.
     pub fn client(&self) -> Result<Client, OpenError> {
         Socket::open(&self.shards, None).map(Client::new)
     }
@@ -246,8 +249,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`OpenError::PortInUse`], [`OpenError::PortOutOfRange`], or [`OpenError::Forked`] in a forked
-    /// child.
+    /// [`OpenError::PortInUse`], [`OpenError::PortOutOfRange`], [`OpenError::PortReserved`], [`OpenError::Closed`], or
+    /// [`OpenError::Forked`] in a forked child.
     pub fn bind(&self, port: u16) -> Result<Port, OpenError> {
         Socket::open(&self.shards, Some(port)).map(Port::new)
     }
@@ -334,9 +337,9 @@ impl Node {
         self.shards.stats()
     }
 
-    /// Takes no further calls. Waits for at most `deadline` until all outstanding calls have ended, all requests are answered
-    /// and all responses are acknowledged. Then stops the node and frees the link's port. A deadline of zero stops the node at
-    /// once. Clients and services that are still held return errors named `Closed`.
+    /// Takes no further calls, by this handle or another one. Waits for at most `deadline` until all outstanding calls have
+    /// ended, all requests are answered and all responses are acknowledged. Then stops the node and frees the link's port. A
+    /// deadline of zero stops the node at once. Clients and services that are still held return errors named `Closed`.
     ///
     /// # Errors
     ///

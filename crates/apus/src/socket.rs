@@ -100,6 +100,9 @@ impl SocketInner {
         cross_shard: Option<(&Arc<CrossShardWaiters>, usize)>,
     ) -> Result<Arc<Self>, OpenError> {
         let mut engine = shared.enter()?;
+        if engine.stopped {
+            return Err(OpenError::Closed);
+        }
         let key = engine.endpoint.open(port).map_err(OpenError::refused)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
         engine.apply_rule_of_port(key, port);

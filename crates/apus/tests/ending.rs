@@ -40,6 +40,23 @@ fn close_waits_until_everything_has_ended() {
 }
 
 #[test]
+fn a_clone_is_a_handle_to_the_same_node() {
+    for delivery in Delivery::ALL {
+        let Pair { client_node, server_node, service, .. } = pair(delivery);
+        let clone = client_node.clone();
+        assert_eq!(clone.local_addr(), client_node.local_addr());
+        let client = clone.client().unwrap();
+        drop(client_node);
+        clone.clone().close(Duration::ZERO).unwrap();
+        assert_eq!(clone.client().map(drop), Err(OpenError::Closed));
+        assert_eq!(clone.bind(4000).map(drop), Err(OpenError::Closed));
+        assert_eq!(client.recv().map(drop), Err(RecvError::Closed));
+        assert_eq!(clone.close(Duration::ZERO), Ok(()));
+        drop((server_node, service));
+    }
+}
+
+#[test]
 fn close_gives_up_at_its_deadline() {
     let Pair { client_node, server_node, service, address } = pair(Delivery::suspend());
     let client = client_node.client().unwrap();
