@@ -80,7 +80,7 @@ class Node:
         return Client(self)
 
     def bind(self, port: int) -> "Port":
-        """Opens a port, 1 to 32767, that clients can call."""
+        """Opens a port, 1 to 32766, that clients can call."""
         self._check()
         return Port(self, port)
 

@@ -106,7 +106,7 @@ impl PyNode {
         Ok(Client::new(self.with(py, Node::client)?.or_raise(py)?))
     }
 
-    /// Opens a port, 1 to 32767, that clients can call.
+    /// Opens a port, 1 to 32766, that clients can call.
     fn bind(&self, py: Python<'_>, port: u16) -> PyResult<Port> {
         Ok(Port::new(self.with(py, |node| node.bind(port))?.or_raise(py)?))
     }

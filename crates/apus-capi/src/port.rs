@@ -18,7 +18,7 @@ pub struct apus_port {
     port: Port,
 }
 
-/// Opens the port `number`, 1 to 32767, on a node, and writes its handle to `port`. A port keeps its node running.
+/// Opens the port `number`, 1 to 32766, on a node, and writes its handle to `port`. A port keeps its node running.
 ///
 /// Returns 0, APUS_EINVAL, APUS_EIN_USE or APUS_ECLOSED.
 #[unsafe(no_mangle)]

@@ -156,7 +156,7 @@ fn values_that_are_not_allowed_are_named_with_the_allowed_ones() {
         names(apus_address_format(&raw const to, buffer.as_mut_ptr(), 8), EINVAL, "size: 8: expe");
         assert_eq!(buffer, [1; 8]);
         let bind = |number| apus_bind(all.node, number, &mut null_mut());
-        names(bind(0), EINVAL, "port 0: server ports are 1 to 32767");
+        names(bind(0), EINVAL, "port 0: server ports are 1 to 32766");
         names(bind(32_767), EINVAL, "port 32767");
         let bind = apus_bind(all.server, PORT, &mut null_mut());
         names(bind, APUS_EIN_USE, "port 4000");

@@ -54,8 +54,8 @@ impl From<Unusable> for StartError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Misuse: server ports are 1 to 32767.
-    #[error("port {0}: server ports are 1 to 32767")]
+    /// Misuse: server ports are 1 to 32766.
+    #[error("port {0}: server ports are 1 to 32766")]
     PortOutOfRange(u16),
     /// Misuse: the node was started by the parent of this process, before the fork.
     #[error("the node belongs to the parent of this process: start another one after the fork")]

@@ -245,7 +245,7 @@ impl Node {
         Socket::open(&self.shards, None).map(Client::new)
     }
 
-    /// Opens a server port, 1 to 32767, which clients can call.
+    /// Opens a server port, 1 to 32766, which clients can call. Port 32,767 is that of handshakes.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ impl Port {
         Self { socket, takers: Arc::default() }
     }
 
-    /// The number of the Homa port, 1 to 32767.
+    /// The number of the Homa port, 1 to 32766.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.socket.port()

@@ -694,7 +694,7 @@ struct apus_message *apus_message_ref(struct apus_message *message);
 void apus_message_free(struct apus_message *message);
 
 /**
- * Opens the port `number`, 1 to 32767, on a node, and writes its handle to `port`. A port keeps its node running.
+ * Opens the port `number`, 1 to 32766, on a node, and writes its handle to `port`. A port keeps its node running.
  *
  * Returns 0, APUS_EINVAL, APUS_EIN_USE or APUS_ECLOSED.
  */

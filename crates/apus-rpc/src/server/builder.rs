@@ -303,7 +303,7 @@ impl ServerBuilder<'_> {
         self
     }
 
-    /// Opens the port, 1 to 32767. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
+    /// Opens the port, 1 to 32766. The server takes requests while the result is awaited or [waited](Serving::wait) for, and begins to
     /// end when `shutdown` is ready. [`std::future::pending()`] never is.
     pub fn serve(self, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) -> Serving {
         observe::describe();

@@ -191,7 +191,7 @@ impl<'n, L> ServerBuilder<'n, L> {
         self
     }
 
-    /// Opens the port, 1 to 32767, and serves while the result is awaited, until the node is closed.
+    /// Opens the port, 1 to 32766, and serves while the result is awaited, until the node is closed.
     pub fn serve<B>(self, port: u16) -> Serving
     where
         L: Layer<Services>,

@@ -62,7 +62,7 @@ pub struct StreamListener {
 }
 
 impl StreamListener {
-    /// Listens at a server port, 1 to 32767, of a node. A port has a listener or a [`Port`](crate::Port), not both.
+    /// Listens at a server port, 1 to 32766, of a node. A port has a listener or a [`Port`](crate::Port), not both.
     ///
     /// # Errors
     ///
