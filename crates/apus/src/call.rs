@@ -93,7 +93,7 @@ impl Call {
     }
 
     /// [`wait`](Self::wait) for at most `timeout`, for a thread that has other work in between. The call goes on when the time has
-    /// passed; its own time is [`CallBuilder::deadline`](crate::CallBuilder::deadline).
+    /// passed: the timeout does not end it, [`CallBuilder::deadline`](crate::CallBuilder::deadline) does.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Call {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let port = node.bind(4000)?; // Answers nothing.
+    /// # let port = node.bind(4000)?; // Answers once the first wait is over.
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # let client = node.client()?;
     /// let call = client.call(address, "a request that takes long").start()?;

@@ -49,6 +49,7 @@ fn a_child_gets_an_error_from_every_operation() {
         let unanswered = held.recv().unwrap();
         let call = || client.call(address, "parent").start().unwrap();
         let (waited, taken, awaited, dropped) = (call(), call(), call(), call());
+        let waited_briefly = call();
         let canceller = waited.canceller();
         let child = in_child(move || {
             canceller.cancel();
@@ -62,6 +63,7 @@ fn a_child_gets_an_error_from_every_operation() {
                 client.send(address, "child", 1, Flush::Later) == Err(CallError::Forked),
                 waited.wait() == Err(CallError::Forked),
                 matches!(taken.try_take(), Ok(Err(CallError::Forked))),
+                matches!(waited_briefly.wait_timeout(Duration::ZERO), Ok(Err(CallError::Forked))),
                 ready(awaited) == Some(Err(CallError::Forked)),
                 client.recv().map(drop) == Err(RecvError::Forked),
                 held.recv_timeout(Duration::MAX).map(drop) == Err(RecvError::Forked),

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{Address, CallError, Delivery, Flush, Response, StartError};
-use pair::{pair, pattern, serve_echo};
+use pair::{acquaint, pair, pattern, serve_echo};
 
 #[test]
 fn many_calls_of_one_thread_end_in_any_order() {
@@ -38,6 +38,46 @@ fn a_call_can_be_asked_whether_it_has_ended() {
         }
     };
     assert_eq!(result.unwrap(), "answer");
+}
+
+#[test]
+fn a_wait_with_a_timeout_leaves_the_call_as_it_is() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let client = pair.client_node.client().unwrap();
+        acquaint(&pair);
+        let mut call = client.call(pair.address, "ask").start().unwrap();
+        for timeout in [Duration::ZERO, Duration::from_millis(2), Duration::ZERO] {
+            call = call.wait_timeout(timeout).expect_err("nobody has answered");
+        }
+        pair.service.recv().unwrap().reply("answer").unwrap();
+        // One that has come is returned without a wait; before, each turns the node.
+        let result = loop {
+            match call.wait_timeout(Duration::ZERO) {
+                Ok(result) => break result,
+                Err(unfinished) => call = unfinished,
+            }
+        };
+        assert_eq!(result.unwrap(), "answer", "{delivery}");
+        let call = client.call(pair.address, "ask").start().unwrap();
+        pair.service.recv().unwrap().reply("again").unwrap();
+        let result = call.wait_timeout(Duration::MAX).expect("a wait without end has a result");
+        assert_eq!(result.unwrap(), "again", "{delivery}");
+    }
+}
+
+#[test]
+fn a_call_is_cancelled_while_a_thread_waits_with_a_timeout() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let client = pair.client_node.client().unwrap();
+        let call = client.call(pair.address, "x").start().unwrap();
+        let canceller = call.canceller();
+        let waiting = thread::spawn(move || call.wait_timeout(Duration::from_secs(3600)));
+        canceller.cancel();
+        let result = waiting.join().unwrap().expect("the call has ended");
+        assert_eq!(result, Err(CallError::Cancelled), "{delivery}");
+    }
 }
 
 #[test]
