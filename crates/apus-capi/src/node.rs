@@ -23,14 +23,15 @@ pub struct apus_node {
 }
 
 impl apus_node {
-    /// Does something with a node that is not closed, in the process that started it.
+    /// Runs `run` on an open node, in the process that started it. The place is not locked meanwhile: a close
+    /// waits for nobody.
     pub(crate) fn with<T>(
         &self,
         run: impl FnOnce(&Node) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.maker.check()?;
-        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        run(node.as_ref().ok_or_else(Failure::closed)?)
+        self.owner.check()?;
+        let node = self.node.read().unwrap_or_else(PoisonError::into_inner).clone();
+        run(&node.ok_or_else(Failure::closed)?)
     }
 
     /// The event loop, which begins with the first use.
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn apus_node_address(
 }
 
 /// Finds the first address of a service as apus_resolve() does, and remembers its name: clients of a node with a certificate then
-/// expect a server with that name at the address. May block for seconds, for which apus_node_close() waits.
+/// expect a server with that name at the address. May block for seconds, also after apus_node_close().
 ///
 /// Returns 0, APUS_EADDRESS or APUS_ELOOKUP.
 #[unsafe(no_mangle)]

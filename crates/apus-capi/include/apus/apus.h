@@ -547,7 +547,7 @@ int32_t apus_node_address(const struct apus_node *node,
 
 /**
  * Finds the first address of a service as apus_resolve() does, and remembers its name: clients of a node with a certificate then
- * expect a server with that name at the address. May block for seconds, for which apus_node_close() waits.
+ * expect a server with that name at the address. May block for seconds, also after apus_node_close().
  *
  * Returns 0, APUS_EADDRESS or APUS_ELOOKUP.
  */
