@@ -15,12 +15,12 @@ use crate::failure::Failure;
 use crate::message::apus_message;
 use crate::node::apus_node;
 use crate::owned::{self, apus_release};
-use crate::process::Maker;
+use crate::process::OwnerProcess;
 use crate::sized::Places;
 
 /// A client: makes calls from a port of its own.
 pub struct apus_client {
-    maker: Maker,
+    owner: OwnerProcess,
     client: Client,
 }
 
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn apus_client_open(
         // SAFETY: the handle is valid, or NULL.
         let node = unsafe { argument::shared("node", node)? };
         let client = node.with(|node| Ok(node.client()?))?;
-        *place = Box::into_raw(Box::new(apus_client { maker: Maker::this(), client }));
+        *place = Box::into_raw(Box::new(apus_client { owner: OwnerProcess::this(), client }));
         Ok(0)
     })
 }
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn apus_cancel(client: *mut apus_client, tag: u64) -> i32 
         if client.client.cancel(tag) {
             return Ok(1);
         }
-        client.maker.check()?;
+        client.owner.check()?;
         Ok(0)
     })
 }

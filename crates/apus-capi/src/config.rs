@@ -10,17 +10,17 @@ use apus::{Config, ConfigError};
 use crate::argument;
 use crate::entry;
 use crate::failure::Failure;
-use crate::process::Maker;
+use crate::process::OwnerProcess;
 
 /// The settings of a node that is to be started.
 pub struct apus_config {
-    maker: Maker,
+    owner: OwnerProcess,
     config: Mutex<Config>,
 }
 
 impl apus_config {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Config>, Failure> {
-        self.maker.check()?;
+        self.owner.check()?;
         // A setting is changed as a whole or not at all.
         Ok(self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -32,7 +32,7 @@ impl apus_config {
 pub extern "C" fn apus_config_new() -> *mut apus_config {
     entry::value(std::ptr::null_mut(), || {
         let config = Mutex::new(Config::new());
-        Ok(Box::into_raw(Box::new(apus_config { maker: Maker::this(), config })))
+        Ok(Box::into_raw(Box::new(apus_config { owner: OwnerProcess::this(), config })))
     })
 }
 

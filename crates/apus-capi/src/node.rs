@@ -12,11 +12,11 @@ use crate::argument;
 use crate::config::apus_config;
 use crate::entry;
 use crate::failure::Failure;
-use crate::process::Maker;
+use crate::process::OwnerProcess;
 
 /// A node: an endpoint on the network. Clients and ports are opened on it.
 pub struct apus_node {
-    maker: Maker,
+    owner: OwnerProcess,
     /// Empty once the node is closed.
     node: RwLock<Option<Node>>,
     event_loop: OnceLock<EventLoop>,
@@ -39,7 +39,7 @@ impl apus_node {
         if let Some(event_loop) = self.event_loop.get() {
             return Ok(event_loop);
         }
-        self.maker.check()?;
+        self.owner.check()?;
         // One thread at a time begins it.
         let node = self.node.write().unwrap_or_else(PoisonError::into_inner);
         if self.event_loop.get().is_none() {
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn apus_node_start(
         // SAFETY: the handle is valid, or NULL.
         let config = unsafe { argument::shared("config", config)? }.lock()?.clone();
         let node = Node::start(&config)?;
-        let (maker, node) = (Maker::this(), RwLock::new(Some(node)));
-        *place = Box::into_raw(Box::new(apus_node { maker, node, event_loop: OnceLock::new() }));
+        let (owner, node) = (OwnerProcess::this(), RwLock::new(Some(node)));
+        *place = Box::into_raw(Box::new(apus_node { owner, node, event_loop: OnceLock::new() }));
         Ok(0)
     })
 }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn apus_node_close(node: *mut apus_node, timeout_ns: i64) 
     entry::number(|| {
         // SAFETY: the handle is valid, or NULL.
         let handle = unsafe { argument::shared("node", node)? };
-        handle.maker.check()?;
+        handle.owner.check()?;
         let taken = handle.node.write().unwrap_or_else(PoisonError::into_inner).take();
         let timeout = argument::time(timeout_ns).unwrap_or(Duration::MAX);
         taken.ok_or_else(Failure::closed)?.close(timeout)?;
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn apus_node_fd(node: *mut apus_node) -> i32 {
     entry::number(|| {
         // SAFETY: the handle is valid, or NULL.
         let node = unsafe { argument::shared("node", node)? };
-        node.maker.check()?;
+        node.owner.check()?;
         Ok(node.event_loop()?.as_raw_fd())
     })
 }
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn apus_node_turn(node: *mut apus_node) -> i32 {
         let event_loop = node.event_loop()?;
         match event_loop.turn() {
             0 if event_loop.is_closed() => {
-                node.maker.check()?;
+                node.owner.check()?;
                 Err(Failure::closed())
             }
             received => Ok(i32::try_from(received).unwrap_or(i32::MAX)),

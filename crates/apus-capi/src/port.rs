@@ -9,12 +9,12 @@ use crate::argument;
 use crate::client::in_time;
 use crate::entry;
 use crate::node::apus_node;
-use crate::process::Maker;
+use crate::process::OwnerProcess;
 use crate::request::apus_request;
 
 /// A port that clients call: the server's side of a service.
 pub struct apus_port {
-    maker: Maker,
+    owner: OwnerProcess,
     port: Port,
 }
 
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn apus_bind(
         // SAFETY: the handle is valid, or NULL.
         let node = unsafe { argument::shared("node", node)? };
         let port = node.with(|node| Ok(node.bind(number)?))?;
-        *place = Box::into_raw(Box::new(apus_port { maker: Maker::this(), port }));
+        *place = Box::into_raw(Box::new(apus_port { owner: OwnerProcess::this(), port }));
         Ok(0)
     })
 }
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn apus_port_recv_many(
 ) -> i32 {
     entry::number(|| {
         // SAFETY: the handle is valid, or NULL.
-        let apus_port { maker, port } = unsafe { argument::shared("port", port)? };
+        let apus_port { owner, port } = unsafe { argument::shared("port", port)? };
         let max = argument::count("max", max)?;
         // SAFETY: the pointer is that of `max` places, or NULL.
         let first = std::ptr::from_mut(unsafe { argument::place("requests", requests)? });
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn apus_port_recv_many(
             };
             let Some(request) = in_time(received)? else { return Ok(0) };
             // SAFETY: there is one place.
-            unsafe { first.write(apus_request::new(request, *maker)) };
+            unsafe { first.write(apus_request::new(request, *owner)) };
             return Ok(1);
         }
         let mut batch = Vec::new();
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn apus_port_recv_many(
         let count = in_time(received)?.unwrap_or(0);
         for (index, request) in batch.into_iter().enumerate() {
             // SAFETY: there are `max` places.
-            unsafe { first.add(index).write(apus_request::new(request, *maker)) };
+            unsafe { first.add(index).write(apus_request::new(request, *owner)) };
         }
         Ok(count as i32)
     })
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn apus_port_shutdown(port: *mut apus_port) -> i32 {
     entry::number(|| {
         // SAFETY: the handle is valid, or NULL.
         let port = unsafe { argument::shared("port", port)? };
-        port.maker.check()?;
+        port.owner.check()?;
         port.port.shutdown();
         Ok(0)
     })

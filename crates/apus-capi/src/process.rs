@@ -6,9 +6,9 @@ use crate::failure::Failure;
 
 /// The process in which a handle was made. A child that it forks has a copy of the handle.
 #[derive(Clone, Copy)]
-pub(crate) struct Maker(u32);
+pub(crate) struct OwnerProcess(u32);
 
-impl Maker {
+impl OwnerProcess {
     pub(crate) fn this() -> Self {
         Self(process::id())
     }

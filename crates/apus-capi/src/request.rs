@@ -12,11 +12,11 @@ use crate::call_options::{APUS_FOREVER, apus_trace, nanoseconds};
 use crate::entry;
 use crate::failure::Failure;
 use crate::owned::{self, apus_release};
-use crate::process::Maker;
+use crate::process::OwnerProcess;
 
 /// A request of a client, executed at most once. Any thread may answer it, at any time.
 pub struct apus_request {
-    maker: Maker,
+    owner: OwnerProcess,
     /// Empty only while an answer is given.
     request: Option<Request>,
 }
@@ -24,8 +24,8 @@ pub struct apus_request {
 impl apus_request {
     /// A handle, which the program owns.
     #[inline]
-    pub(crate) fn new(request: Request, maker: Maker) -> *mut Self {
-        Box::into_raw(Box::new(Self { maker, request: Some(request) }))
+    pub(crate) fn new(request: Request, owner: OwnerProcess) -> *mut Self {
+        Box::into_raw(Box::new(Self { owner, request: Some(request) }))
     }
 
     #[inline]
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn apus_request_peer(
         let handle = unsafe { argument::shared("request", request)? };
         let peer = handle.get()?.peer();
         if peer.is_none() {
-            handle.maker.check()?;
+            handle.owner.check()?;
         }
         let name = peer.as_ref().map_or("", |peer| peer.name());
         // SAFETY: the buffer has that many bytes, or is NULL.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn apus_request_is_cancelled(request: *const apus_request)
         let handle = unsafe { argument::shared("request", request)? };
         let is_cancelled = handle.get()?.is_cancelled();
         if is_cancelled {
-            handle.maker.check()?;
+            handle.owner.check()?;
         }
         Ok(is_cancelled.into())
     })
