@@ -22,9 +22,18 @@ pub(crate) fn number(run: impl FnOnce() -> Result<i32, Failure>) -> i32 {
     }
 }
 
-/// Runs a function whose result is no number: `otherwise` stands for an error. Such functions take no lock of a node.
+/// Runs a function whose result is no number: `otherwise` stands for an error.
 #[inline]
 pub(crate) fn value<T>(otherwise: T, run: impl FnOnce() -> Result<T, Failure>) -> T {
+    value_in_release(otherwise, || {
+        owned::refuse_in_release()?;
+        run()
+    })
+}
+
+/// As [`value`], for a function that a release function may call.
+#[inline]
+pub(crate) fn value_in_release<T>(otherwise: T, run: impl FnOnce() -> Result<T, Failure>) -> T {
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(value)) => value,
         Ok(Err(failure)) => {

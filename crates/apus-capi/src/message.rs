@@ -109,10 +109,10 @@ pub unsafe extern "C" fn apus_message_ref(message: *mut apus_message) -> *mut ap
     })
 }
 
-/// Frees a handle to a message; the bytes are freed with the last one. Does nothing with NULL.
+/// Frees a handle to a message; the bytes are freed with the last one. Does nothing with NULL. A release function may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn apus_message_free(message: *mut apus_message) {
-    entry::value((), || {
+    entry::value_in_release((), || {
         // SAFETY: the handle is valid or NULL.
         let Some(shared) = (unsafe { message.as_ref() }) else { return Ok(()) };
         // The only handle is not copied meanwhile: its owner is here.

@@ -10,15 +10,16 @@ use crate::error::apus_error::APUS_EIN_RELEASE;
 use crate::failure::Failure;
 
 /// Gives a body back to the program, with the argument that the program gave with it. It is called once for each body, by any
-/// thread, also one of the library, and while the node is locked: it must be quick, must not throw or jump, and may call no
-/// function of this library but apus_message_free(). Others return APUS_EIN_RELEASE.
+/// thread, also one of the library, in the middle of its work: it must be quick, must not throw or jump, and may call no
+/// function of this library but apus_message_free(). Others return APUS_EIN_RELEASE; those that return no error number do
+/// nothing and return NULL or 0, so that a handle is not freed.
 pub type apus_release = Option<unsafe extern "C" fn(argument: *mut c_void)>;
 
 thread_local! {
     static IN_RELEASE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Functions of the library would wait for a lock that their own thread has.
+/// The thread is in the middle of a function of the library, or of the work of a node, which would begin once more within itself.
 #[inline]
 pub(crate) fn refuse_in_release() -> Result<(), Failure> {
     if IN_RELEASE.try_with(Cell::get) == Ok(true) { Err(called_in_release()) } else { Ok(()) }

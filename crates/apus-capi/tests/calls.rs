@@ -5,7 +5,7 @@ mod nodes;
 use std::ffi::{CStr, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 use std::thread;
 
 use apus::net::conformance::in_child;
@@ -251,7 +251,7 @@ fn a_body_that_is_sent_is_released_once() {
     }
 }
 
-/// Calls the library while the node is locked, which would wait for its own thread.
+/// Calls the library.
 unsafe extern "C" fn call_back(argument: *mut c_void) {
     // SAFETY: the test gives a client and a place for the number.
     let (client, number) = unsafe { *argument.cast::<(*mut apus_client, *mut i32)>() };
@@ -272,6 +272,72 @@ fn a_release_function_may_not_call_the_library() {
     };
     assert_eq!((sent, number), (APUS_EINVAL as i32, APUS_EIN_RELEASE as i32));
     all.free();
+}
+
+/// What a release function has called, and with which results.
+struct CalledBack {
+    client: *mut apus_client,
+    request: *mut apus_request,
+    response: *mut apus_message,
+    cancelled: AtomicI32,
+    remaining: AtomicI64,
+    released: AtomicU32,
+}
+
+/// Calls functions with and without an error number.
+unsafe extern "C" fn call_back_and_free(argument: *mut c_void) {
+    // SAFETY: the test gives this structure.
+    let called = unsafe { &*argument.cast::<CalledBack>() };
+    // SAFETY: the handles are valid.
+    unsafe {
+        called.cancelled.store(apus_cancel(called.client, 1), Ordering::Relaxed);
+        called.remaining.store(apus_request_remaining_ns(called.request), Ordering::Relaxed);
+        apus_client_free(called.client);
+        apus_request_abandon(called.request);
+        apus_message_free(called.response);
+    }
+    called.released.fetch_add(1, Ordering::Release);
+}
+
+/// The body of a call that ends in order is released by a thread that works on the node.
+#[test]
+fn a_release_function_that_calls_the_library_is_refused_after_a_call_as_well() {
+    for link in ["link auto", "link udp"] {
+        let all = pair(&[link]);
+        all.send(b"before", 1);
+        let request = all.request();
+        // SAFETY: the request is answered once.
+        succeeds(unsafe { apus_reply(request, BODY.as_ptr().cast(), BODY.len()) });
+        let response = all.completion().message;
+        all.send(b"outstanding", 2);
+        let (client, request) = (all.client, all.request());
+        let called = CalledBack {
+            client,
+            request,
+            response,
+            cancelled: AtomicI32::new(0),
+            remaining: AtomicI64::new(-1),
+            released: AtomicU32::new(0),
+        };
+        let (to, body) = (&raw const all.to, BODY.as_ptr().cast());
+        let argument = (&raw const called).cast_mut().cast();
+        let release: apus_release = Some(call_back_and_free);
+        // SAFETY: the pointers are valid.
+        succeeds(unsafe {
+            apus_send_owned(client, to, body, BODY.len(), release, argument, null(), 3)
+        });
+        // SAFETY: the request is answered once.
+        succeeds(unsafe { apus_reply(all.request(), body, 1) });
+        assert_eq!(take(all.completion().message), BODY[..1]);
+        wait_until("the body is released", || called.released.load(Ordering::Acquire) == 1);
+        assert_eq!(called.cancelled.load(Ordering::Relaxed), APUS_EIN_RELEASE as i32);
+        assert_eq!(called.remaining.load(Ordering::Relaxed), 0);
+        // The client and the request are still there.
+        // SAFETY: the request is answered once.
+        succeeds(unsafe { apus_reply(request, body, 2) });
+        assert_eq!(take(all.completion().message), BODY[..2]);
+        all.free();
+    }
 }
 
 #[test]

@@ -380,8 +380,9 @@ typedef struct apus_call_options {
 
 /**
  * Gives a body back to the program, with the argument that the program gave with it. It is called once for each body, by any
- * thread, also one of the library, and while the node is locked: it must be quick, must not throw or jump, and may call no
- * function of this library but apus_message_free(). Others return APUS_EIN_RELEASE.
+ * thread, also one of the library, in the middle of its work: it must be quick, must not throw or jump, and may call no
+ * function of this library but apus_message_free(). Others return APUS_EIN_RELEASE; those that return no error number do
+ * nothing and return NULL or 0, so that a handle is not freed.
  */
 typedef void (*apus_release)(void *argument);
 
@@ -689,7 +690,7 @@ const void *apus_message_data(const struct apus_message *message,
 struct apus_message *apus_message_ref(struct apus_message *message);
 
 /**
- * Frees a handle to a message; the bytes are freed with the last one. Does nothing with NULL.
+ * Frees a handle to a message; the bytes are freed with the last one. Does nothing with NULL. A release function may call it.
  */
 void apus_message_free(struct apus_message *message);
 
