@@ -115,10 +115,13 @@ pub unsafe extern "C" fn apus_call(
     options: *const apus_call_options,
     response: *mut *mut apus_message,
 ) -> i32 {
+    // SAFETY: the pointer is valid, or NULL.
+    let mut place = unsafe { argument::place("response", response) };
+    if let Ok(place) = &mut place {
+        **place = std::ptr::null_mut();
+    }
     entry::number(|| {
-        // SAFETY: the pointer is valid, or NULL.
-        let place = unsafe { argument::place("response", response)? };
-        *place = std::ptr::null_mut();
+        let place = place?;
         // SAFETY: the handle is valid, or NULL.
         let client = unsafe { argument::shared("client", client)? };
         // SAFETY: the pointer is that of a structure with its size, or NULL.

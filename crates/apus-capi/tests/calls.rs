@@ -340,6 +340,28 @@ fn a_release_function_that_calls_the_library_is_refused_after_a_call_as_well() {
     }
 }
 
+/// Makes a call, which is refused.
+unsafe extern "C" fn call_in_release(argument: *mut c_void) {
+    // SAFETY: the test gives a client, an address and a place for the response.
+    let (client, to, response) =
+        unsafe { &mut *argument.cast::<(*mut apus_client, apus_address, *mut apus_message)>() };
+    // SAFETY: the pointers are valid.
+    let called = unsafe { apus_call(*client, to, null(), 0, null(), response) };
+    assert_eq!(called, APUS_EIN_RELEASE as i32);
+}
+
+#[test]
+fn a_call_that_is_refused_has_no_response() {
+    let all = pair(&[]);
+    let mut argument = (all.client, all.to, std::ptr::dangling_mut::<apus_message>());
+    let (to, body) = (apus_address { family: 9, ..all.to }, c"x".as_ptr().cast());
+    let (release, at): (apus_release, _) = (Some(call_in_release), (&raw mut argument).cast());
+    // SAFETY: the pointers are valid.
+    unsafe { apus_send_owned(all.client, &raw const to, body, 1, release, at, null(), 1) };
+    assert!(argument.2.is_null());
+    all.free();
+}
+
 #[test]
 fn an_event_loop_turns_a_node() {
     let all = pair(&[]);
