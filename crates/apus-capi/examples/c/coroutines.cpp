@@ -40,6 +40,12 @@ static Task count(apus::Dispatcher &dispatcher, apus::Address to, int &ended) {
     ended++;
 }
 
+// Makes a call that has no answer before its node is closed.
+static Task wait(apus::Dispatcher &dispatcher, apus::Address to, int &closed) {
+    const apus::Result<apus::Message> result = co_await dispatcher.call(to, "silence");
+    if (!result && result.error().number() == APUS_ECLOSED && result.error().may_have_executed()) closed++;
+}
+
 int main() {
     apus::Config config;
     if (!config.set("listen", "127.0.0.1:0") || !config.apply_environment()) return 1;
@@ -47,10 +53,11 @@ int main() {
     apus::Port port = expect(server.bind(4000));
     const apus::Address to = expect(server.address()).with_port(4000);
     std::thread serving([&port] {
-        port.serve([](apus::Request request) {
+        const apus::Result<void> served = port.serve([](apus::Request request) {
             const int number = std::atoi(std::string(request.body()).c_str());
             static_cast<void>(request.reply(std::to_string(number + 1))); // The client may have gone.
         });
+        if (!served) std::exit(1);
     });
 
     apus::Node node = expect(apus::Node::start(config));
@@ -65,7 +72,16 @@ int main() {
         if (!dispatcher.dispatch()) return 1;
     }
     std::printf("%d coroutines have counted to ten\n", ended);
+
+    // With the node all calls end, and so do the coroutines that await them.
+    apus::Port silent = expect(server.bind(4001));
+    int closed = 0;
+    for (int i = 0; i < 10; i++) wait(dispatcher, to.with_port(4001), closed);
+    static_cast<void>(node.close(apus::Nanoseconds(0))); // Calls are outstanding.
+    const apus::Result<void> dispatched = dispatcher.dispatch();
+    if (dispatched || dispatched.error().number() != APUS_ECLOSED || dispatcher.waiting() > 0) return 1;
+    std::printf("%d coroutines have ended with their node\n", closed);
     if (!port.shutdown()) return 1;
     serving.join();
-    return ended == 100 ? 0 : 1;
+    return ended == 100 && closed == 10 ? 0 : 1;
 }

@@ -34,11 +34,14 @@ int main() {
     apus::Port port = expect(server.bind(4000));
     const apus::Address to = expect(server.address()).with_port(4000);
     std::thread serving([&port] {
-        port.serve([](apus::Request request) {
+        expect(port.serve([](apus::Request request) {
+            // These nodes have no certificates, and the client sends no trace.
+            if (!expect(request.peer()).empty() || request.trace()) return;
             std::string answer = "hello, ";
             answer += request.body();
-            static_cast<void>(request.reply(answer)); // The client may have gone.
-        });
+            // The library has the bytes of the answer until they are sent. The client may have gone.
+            static_cast<void>(request.reply_owned(std::move(answer)));
+        }));
     });
 
     apus::Node node = expect(apus::Node::start(config));
@@ -56,6 +59,9 @@ int main() {
     for (apus::Completion &completion : completions)
         bytes += expect(std::move(completion.result)).size();
     std::printf("%zu bytes in %zu responses\n", bytes, completions.size());
+
+    // Rules are about the names of certificates.
+    if (client.expect({"*.example.org"}) || port.allow({"*.example.org"})) return 1;
 
     // No service has this port: the request was not executed, and could be repeated.
     const apus::Result<apus::Message> refused = client.call(to.with_port(5), "anybody?");

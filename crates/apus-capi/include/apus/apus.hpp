@@ -152,6 +152,19 @@ inline Result<void> outcome(std::int32_t number) {
     return {};
 }
 
+inline std::vector<const char *> texts(const std::vector<std::string> &strings) {
+    std::vector<const char *> pointers;
+    pointers.reserve(strings.size());
+    for (const std::string &string : strings) pointers.push_back(string.c_str());
+    return pointers;
+}
+
+/// Has a container at a place of its own, which the library gives back.
+template <class Bytes>
+void drop(void *bytes) noexcept {
+    delete static_cast<Bytes *>(bytes);
+}
+
 } // namespace detail
 
 /// The address of a service.
@@ -242,6 +255,8 @@ public:
     /// Another handle to the same bytes.
     Message share() const noexcept { return Message(apus_message_ref(message_.get())); }
 
+    apus_message *get() const noexcept { return message_.get(); }
+
 private:
     detail::Owner<apus_message, apus_message_free> message_;
 };
@@ -266,6 +281,12 @@ public:
         return Message(response);
     }
 
+    /// Calls only peers whose certificate has a name of one of the patterns.
+    Result<void> expect(const std::vector<std::string> &patterns) {
+        const std::vector<const char *> texts = detail::texts(patterns);
+        return detail::outcome(apus_client_expect(get(), texts.data(), texts.size()));
+    }
+
     /// Makes first contact with a node.
     Result<void> connect(const Address &to, Nanoseconds timeout = forever) {
         return detail::outcome(apus_connect(get(), to.get(), timeout.count()));
@@ -284,7 +305,7 @@ public:
         auto *owned = new std::remove_const_t<Bytes>(std::move(bytes));
         const Body body(*owned);
         return detail::outcome(apus_send_owned(
-            get(), to.get(), body.data(), body.size(), drop<std::remove_const_t<Bytes>>, owned,
+            get(), to.get(), body.data(), body.size(), detail::drop<std::remove_const_t<Bytes>>, owned,
             options.get(), tag));
     }
 
@@ -311,11 +332,6 @@ public:
     apus_client *get() const noexcept { return client_.get(); }
 
 private:
-    template <class Bytes>
-    static void drop(void *bytes) noexcept {
-        delete static_cast<Bytes *>(bytes);
-    }
-
     static Result<Message> result(const apus_completion &completion) {
         Message message(completion.message);
         if (completion.error == 0) return message;
@@ -347,7 +363,28 @@ public:
         if (time < 0) return std::nullopt;
         return Nanoseconds(time);
     }
-    bool is_cancelled() const noexcept { return apus_request_is_cancelled(request_.get()) != 0; }
+    /// False if it is not known, as in a forked child.
+    bool is_cancelled() const noexcept { return apus_request_is_cancelled(request_.get()) == 1; }
+    /// The name of the client's certificate; empty for one without.
+    Result<std::string> peer() const {
+        std::string name(256, '\0');
+        for (;;) {
+            const std::int32_t length = apus_request_peer(get(), name.data(), name.size());
+            if (length >= 0) {
+                name.resize(static_cast<std::size_t>(length));
+                return name;
+            }
+            // A name of a certificate has at most 64 KiB.
+            if (length != APUS_EINVAL || name.size() > (1u << 16)) return Error::last(length);
+            name.resize(2 * name.size());
+        }
+    }
+    /// The place of the call in a distributed trace, if the client has sent one.
+    std::optional<apus_trace> trace() const noexcept {
+        apus_trace trace = {};
+        if (apus_request_trace(get(), &trace) != 1) return std::nullopt;
+        return trace;
+    }
 
     /// Answers the request. After an error it can be answered again.
     Result<void> reply(Body body) {
@@ -356,6 +393,20 @@ public:
         static_cast<void>(request_.release()); // The library has freed it.
         return {};
     }
+
+    /// As reply, without a copy: the library has the container until the response is sent.
+    template <class Bytes, class = std::enable_if_t<!std::is_lvalue_reference_v<Bytes>>>
+    Result<void> reply_owned(Bytes &&bytes) {
+        auto *owned = new std::remove_const_t<Bytes>(std::move(bytes));
+        const Body body(*owned);
+        const std::int32_t number = apus_reply_owned(
+            get(), body.data(), body.size(), detail::drop<std::remove_const_t<Bytes>>, owned);
+        if (number < 0) return Error::last(number);
+        static_cast<void>(request_.release()); // The library has freed it.
+        return {};
+    }
+
+    apus_request *get() const noexcept { return request_.get(); }
 
 private:
     detail::Owner<apus_request, apus_request_abandon> request_;
@@ -375,14 +426,21 @@ public:
         return std::optional<Request>(Request(request));
     }
 
-    /// Gives each request to a function, until the port or its node is closed.
+    /// Gives each request to a function, until the port or its node is closed, which is success.
     template <class Handler>
-    void serve(Handler &&handler) {
+    Result<void> serve(Handler &&handler) {
         for (;;) {
             Result<std::optional<Request>> request = recv();
-            if (!request) return;
+            if (!request && request.error().number() == APUS_ECLOSED) return {};
+            if (!request) return request.error();
             if (*request) handler(std::move(**request));
         }
+    }
+
+    /// Admits requests only of peers whose certificate has a name of one of the patterns.
+    Result<void> allow(const std::vector<std::string> &patterns) {
+        const std::vector<const char *> texts = detail::texts(patterns);
+        return detail::outcome(apus_port_allow(get(), texts.data(), texts.size()));
     }
 
     /// Ends serve and recv of all threads.
@@ -530,10 +588,19 @@ public:
     /// The number of coroutines that wait.
     std::size_t waiting() const noexcept { return waiting_.size(); }
 
-    /// Turns the node, and resumes the coroutines whose calls have ended. Never waits.
+    /// Turns the node, and resumes the coroutines whose calls have ended. Never waits. If the node or the client was closed
+    /// (APUS_ECLOSED), all coroutines that wait are resumed: their calls have the results that are there, or this error.
     Result<void> dispatch() {
         Result<std::size_t> turned = node_.turn();
-        if (!turned) return turned.error();
+        Result<void> received = receive();
+        if (turned && received) return {};
+        const Error error = turned ? received.error() : turned.error();
+        if (error.number() == APUS_ECLOSED || error.number() == APUS_EPANIC) resume_all(error);
+        return error;
+    }
+
+private:
+    Result<void> receive() {
         for (;;) {
             std::vector<Completion> batch;
             Result<std::size_t> count = client_.recv_many(batch, 64, Nanoseconds(0));
@@ -543,7 +610,18 @@ public:
         }
     }
 
-private:
+    /// Those that begin calls meanwhile wait for the next dispatch.
+    void resume_all(const Error &error) {
+        std::vector<std::uint64_t> tags;
+        tags.reserve(waiting_.size());
+        for (const auto &entry : waiting_) tags.push_back(entry.first);
+        for (const std::uint64_t tag : tags) {
+            // The server may execute a request that has left.
+            Completion completion{tag, Error(error.number(), error.text(), true)};
+            resume(completion);
+        }
+    }
+
     void resume(Completion &completion) {
         // A coroutine that was resumed before may have destroyed this one.
         const auto found = waiting_.find(completion.tag);
