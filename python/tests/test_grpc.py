@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import apus
 import apus.aio
 import pytest
-from conftest import node, program
+from conftest import node, program, wait_until
 
 grpc = pytest.importorskip("grpc", reason="skipped: gRPC: grpcio is not installed")
 protoc = pytest.importorskip("grpc_tools.protoc", reason="skipped: gRPC: grpcio-tools is not installed")
@@ -182,8 +181,7 @@ def test_a_call_that_is_cancelled_ends_its_handler(generated: Generated) -> None
         with pytest.raises(grpc.FutureCancelledError):
             future.result(timeout=30)
         assert seen.over.wait(30)
-        while seen.was_active is None:
-            time.sleep(0)
+        wait_until(lambda: seen.was_active is not None)
         assert seen.was_active is False
 
 

@@ -4,15 +4,17 @@ import array
 import gc
 import os
 import pickle
-import signal
+import shutil
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import apus
 import pytest
-from conftest import node, program, reach, served
+from conftest import VIEWS, environment, limited, node, program, reach, served, until, wait_until
 
 
 def echo(request: apus.Request) -> apus.Message:
@@ -112,8 +114,7 @@ def test_a_call_of_send_is_cancelled() -> None:
         [response] = client.recv_many(timeout=20)
         assert isinstance(response.error, apus.CallCancelledError) and response.error.may_have_executed
         assert response.body is None
-        while not request.cancelled():
-            pass
+        wait_until(request.cancelled)
         with pytest.raises(apus.ClientGoneError):
             request.reply(b"too late")
 
@@ -126,15 +127,19 @@ def test_a_deadline_reaches_the_handler_and_ends_the_call() -> None:
         seen.append(request.remaining)
         release.wait()
 
+    timeout = 0.1
     with served(handler) as address, node() as caller:
         try:
-            with pytest.raises(TimeoutError) as caught:
-                caller.client().call(address, b"hello", timeout=0.2)
+            # A machine that is busy needs longer until the handler begins.
+            for _ in until(lambda: bool(seen)):
+                timeout *= 2
+                with pytest.raises(TimeoutError) as caught:
+                    caller.client().call(address, b"hello", timeout=timeout)
             assert isinstance(caught.value, apus.DeadlineError) and caught.value.may_have_executed
             assert caught.value.kind == "Deadline"
         finally:
             release.set()
-    assert seen[0] is not None and 0 < seen[0] <= 0.2
+    assert seen[0] is not None and 0 < seen[0] <= timeout
 
 
 def test_errors_say_whether_the_request_may_have_been_executed() -> None:
@@ -263,17 +268,11 @@ port = node.bind(4000)
 print(node.address(4000), flush=True)
 def handler(request):
     if request.body == b"wait":
-        print("waiting", flush=True)
+        print("waits", flush=True)
         time.sleep(3600)
     return request.body
 port.serve(handler, workers=2)
 """
-
-
-def kill_when_it_waits(server: "subprocess.Popen[str]") -> None:
-    """Kills a server that has a request."""
-    assert server.stdout is not None and server.stdout.readline() == "waiting\n"
-    server.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("link", ["auto", "udp"])
@@ -282,7 +281,10 @@ def test_a_server_that_is_killed_ends_its_calls(link: str) -> None:
     with program(SERVER, repr(way)) as (server, address), node(way) as caller:
         client = caller.client()
         assert client.call(address, b"hello", timeout=20) == b"hello"
-        threading.Thread(target=kill_when_it_waits, args=(server,)).start()
+        assert server.stdout is not None
+        reads = server.stdout.readline
+        # Once the handler has begun.
+        threading.Thread(target=lambda: reads() and server.kill()).start()
         with pytest.raises(apus.CallError) as caught:
             client.call(address, b"wait", timeout=60)
         assert caught.value.may_have_executed and not isinstance(caught.value, apus.DeadlineError)
@@ -309,6 +311,12 @@ for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     try:
         timer.start()
+        wait()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
         wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
