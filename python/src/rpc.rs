@@ -6,7 +6,7 @@
 //! | `channel.rs`, `client_call.rs` | calls |
 //! | `server.rs`, `tasks.rs`, `handled.rs`, `server_call.rs` | requests, and the tasks of their handlers |
 //! | `frames.rs`, `convert.rs` | messages, metadata and statuses |
-//! | `blocking.rs` | futures on threads that wait |
+//! | `readers.rs` | the tasks that read one stream |
 
 mod blocking;
 pub(crate) mod channel;
@@ -14,6 +14,7 @@ pub(crate) mod client_call;
 mod convert;
 mod frames;
 mod handled;
+mod readers;
 pub(crate) mod server;
 pub(crate) mod server_call;
 mod tasks;

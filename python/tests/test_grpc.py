@@ -74,6 +74,10 @@ def servicers(generated: Generated, server: Any) -> "Seen":
                     return generated.hello.HelloReply()
                 case "raise":
                     raise ValueError("on purpose")
+                case "early":
+                    context.send_initial_metadata((("x-initial", "early"),))
+                    seen.release.wait(60)
+                    return generated.hello.HelloReply(message="Hello early!")
                 case "wait":
                     context.add_callback(seen.over.set)
                     seen.begun.set()
@@ -111,6 +115,7 @@ class Seen:
         self.remaining: float | None = None
         self.begun = threading.Event()
         self.over = threading.Event()
+        self.release = threading.Event()
         self.was_active: bool | None = None
 
 
@@ -183,6 +188,50 @@ def test_a_call_that_is_cancelled_ends_its_handler(generated: Generated) -> None
         assert seen.over.wait(30)
         wait_until(lambda: seen.was_active is not None)
         assert seen.was_active is False
+
+
+def test_several_threads_wait_for_one_call(generated: Generated) -> None:
+    with serving(generated) as (target, seen), apus.grpc.insecure_channel(target) as channel:
+        future = generated.hello_grpc.GreeterStub(channel).SayHello.future(generated.hello.HelloRequest(name="early"), timeout=60)
+        metadata: list[Any] = []
+        threads = [threading.Thread(target=lambda: metadata.append(dict(future.initial_metadata()))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert metadata == [{"x-initial": "early"}] * 2
+        seen.release.set()
+        assert future.result(timeout=30).message == "Hello early!"
+
+
+def test_several_tasks_wait_for_one_call(generated: Generated) -> None:
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = apus.grpc.aio.server(4000, node=own)
+            seen = async_servicers(generated, server)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                call = generated.hello_grpc.GreeterStub(channel).SayHello(generated.hello.HelloRequest(name="early"), timeout=60)
+                assert dict(await asyncio.wait_for(call.initial_metadata(), 30)) == {"x-initial": "early"}
+                seen.release.set()
+                assert (await asyncio.wait_for(asyncio.shield(call), 30)).message == "Hello early!"
+            await server.stop(1.0)
+
+    asyncio.run(main())
+
+
+def test_one_thread_waits_for_all_futures(generated: Generated) -> None:
+    with serving(generated, workers=1) as (target, seen), apus.grpc.insecure_channel(target) as channel:
+        stub = generated.hello_grpc.GreeterStub(channel)
+        calls = [stub.SayHello.future(generated.hello.HelloRequest(name="early"), timeout=60) for _ in range(50)]
+        done = threading.Semaphore(0)
+        for call in calls:
+            call.add_done_callback(lambda _: done.release())
+        assert [thread.name for thread in threading.enumerate() if "future" in thread.name] == ["apus-grpc-futures"]
+        seen.release.set()
+        for _ in calls:
+            assert done.acquire(timeout=60)
+        assert {call.result(timeout=0).message for call in calls} == {"Hello early!"}
 
 
 def test_messages_have_a_limit(generated: Generated) -> None:
@@ -310,6 +359,10 @@ def async_servicers(generated: Generated, server: Any) -> "AsyncSeen":
         async def SayHello(self, request: Any, context: Any) -> Any:
             if request.name == "abort":
                 await context.abort(StatusCode.NOT_FOUND, "nobody", (("cost", "3"),))
+            if request.name == "early":
+                await context.send_initial_metadata((("x-initial", "early"),))
+                await seen.release.wait()
+                return generated.hello.HelloReply(message="Hello early!")
             if request.name == "wait":
                 seen.begun.set()
                 try:
@@ -346,6 +399,7 @@ class AsyncSeen:
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.over = asyncio.Event()
+        self.release = asyncio.Event()
 
 
 async def async_calls(generated: Generated, target: str, way: dict[str, Any]) -> None:

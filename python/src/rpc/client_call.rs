@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use apus_rpc::{Code, Metadata, Status, StreamSender, Streaming};
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use crate::reactor::{Outcome, Reactor};
 use crate::rpc::blocking::block_on;
 use crate::rpc::convert;
 use crate::rpc::frames::{FrameReader, frame};
+use crate::rpc::readers::Readers;
 
 /// The two directions of a call.
 pub(crate) struct ClientCall {
@@ -30,8 +31,8 @@ struct ResponseReader {
     /// The metadata before the responses, once it is there.
     metadata: Option<Metadata>,
     end: Option<Status>,
-    /// The task that reads, which an end by `cancel` wakes.
-    waiting: Option<Waker>,
+    /// The tasks that read, which an end wakes.
+    readers: Arc<Readers>,
 }
 
 impl ClientCall {
@@ -45,7 +46,7 @@ impl ClientCall {
             frames: FrameReader::new(longest_received),
             metadata: None,
             end: None,
-            waiting: None,
+            readers: Arc::default(),
         };
         Self { reader: Mutex::new(reader), sender: Mutex::new(sender) }
     }
@@ -57,7 +58,7 @@ impl ClientCall {
             frames: FrameReader::new(0),
             metadata: None,
             end: Some(status),
-            waiting: None,
+            readers: Arc::default(),
         };
         Self { reader: Mutex::new(reader), sender: Mutex::new(None) }
     }
@@ -67,13 +68,31 @@ impl ClientCall {
     }
 
     /// Ready when the metadata is there, or the call is over.
-    fn poll_head(&self, task: &mut Context<'_>) -> Poll<()> {
-        self.reader().poll_head(task)
+    fn poll_head(&self, task: &Context<'_>) -> Poll<()> {
+        self.poll_reader(task, ResponseReader::poll_head)
     }
 
     /// The next response; `None` when the call is over.
-    fn poll_response(&self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.reader().poll_response(task)
+    pub(crate) fn poll_response(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
+        self.poll_reader(task, ResponseReader::poll_response)
+    }
+
+    /// Polls the responses for one of the tasks that read.
+    fn poll_reader<T>(
+        &self,
+        task: &Context<'_>,
+        poll: impl FnOnce(&mut ResponseReader, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let mut reader = self.reader();
+        let was_over = reader.responses.is_none();
+        let readers = Arc::clone(&reader.readers);
+        let polled = readers.poll(task, |all| poll(&mut reader, all));
+        let ends = !was_over && reader.responses.is_none();
+        drop(reader);
+        if ends {
+            readers.wake();
+        }
+        polled
     }
 
     /// Sends a request. `false` if the call is over.
@@ -94,19 +113,17 @@ impl ClientCall {
 
     /// Gives the call up. Returns whether it was not over.
     fn cancel(&self) -> bool {
-        let (responses, waiting) = {
+        let (responses, readers) = {
             let mut reader = self.reader();
             if reader.end.is_some() {
                 return false;
             }
             reader.end = Some(Status::new(Code::Cancelled, "Locally cancelled by application!"));
-            (reader.responses.take(), reader.waiting.take())
+            (reader.responses.take(), Arc::clone(&reader.readers))
         };
         drop(responses);
         drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        readers.wake();
         true
     }
 }
@@ -118,11 +135,6 @@ impl ResponseReader {
         self.frames = FrameReader::new(0);
     }
 
-    fn wait<T>(&mut self, task: &Context<'_>) -> Poll<T> {
-        self.waiting = Some(task.waker().clone());
-        Poll::Pending
-    }
-
     fn poll_head(&mut self, task: &mut Context<'_>) -> Poll<()> {
         if self.metadata.is_some() {
             return Poll::Ready(());
@@ -132,7 +144,7 @@ impl ResponseReader {
         match metadata {
             Poll::Ready(Ok(metadata)) => self.metadata = Some(metadata),
             Poll::Ready(Err(status)) => self.finish(status),
-            Poll::Pending => return self.wait(task),
+            Poll::Pending => return Poll::Pending,
         }
         Poll::Ready(())
     }
@@ -157,14 +169,14 @@ impl ResponseReader {
                 Poll::Ready(None) if self.frames.is_empty() => {
                     // All bytes were read, so the trailers are there.
                     let trailers = pin!(responses.trailers()).poll(task);
-                    let Poll::Ready(trailers) = trailers else { return self.wait(task) };
+                    let Poll::Ready(trailers) = trailers else { return Poll::Pending };
                     let end = |trailers| Status::new(Code::Ok, "").with_metadata(trailers);
                     self.finish(trailers.map_or_else(|status| status, end));
                 }
                 Poll::Ready(None) => {
                     self.finish(Status::new(Code::Internal, "the stream ends within a message"));
                 }
-                Poll::Pending => return self.wait(task),
+                Poll::Pending => return Poll::Pending,
             }
         }
     }

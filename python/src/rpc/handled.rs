@@ -11,6 +11,7 @@ use apus_rpc::{Code, Status, StreamSender, Streaming};
 use bytes::Bytes;
 
 use crate::rpc::frames::FrameReader;
+use crate::rpc::readers::Readers;
 
 /// A request, between the task of its handler and the handler in Python.
 pub(crate) struct ServerCall {
@@ -26,7 +27,8 @@ struct RequestReader {
     requests: Streaming,
     frames: FrameReader,
     fault: Option<Status>,
-    waiting: Option<Waker>,
+    /// The tasks that read, which the end of the call wakes.
+    readers: Arc<Readers>,
 }
 
 /// The result of the handler.
@@ -65,9 +67,10 @@ struct Over(Arc<ServerCall>);
 impl Drop for Over {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::SeqCst);
-        let reading = self.0.requests().waiting.take();
+        let readers = Arc::clone(&self.0.requests().readers);
+        readers.wake();
         let ended = std::mem::take(&mut self.0.answer().ended);
-        reading.into_iter().chain(ended).for_each(Waker::wake);
+        ended.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -79,7 +82,7 @@ pub(crate) async fn handle(
     longest_received: usize,
 ) -> Result<(), Status> {
     let frames = FrameReader::new(longest_received);
-    let requests = RequestReader { requests, frames, fault: None, waiting: None };
+    let requests = RequestReader { requests, frames, fault: None, readers: Arc::default() };
     let call = Arc::new(ServerCall {
         context,
         requests: Mutex::new(requests),
@@ -145,36 +148,20 @@ impl ServerCall {
     }
 
     /// The next request; `None` at the end, and when the call is over.
-    pub(crate) fn poll_request(&self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_request(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
         let mut reader = self.requests();
-        loop {
-            if reader.fault.is_some() || self.is_over.load(Ordering::SeqCst) {
+        let readers = Arc::clone(&reader.readers);
+        let polled = readers.poll(task, |all| {
+            if self.is_over.load(Ordering::SeqCst) {
                 return Poll::Ready(None);
             }
-            match reader.frames.next() {
-                Ok(Some(message)) => return Poll::Ready(Some(message)),
-                Ok(None) => {}
-                Err(status) => {
-                    reader.fault = Some(status);
-                    continue;
-                }
-            }
-            match reader.requests.poll_chunk(task) {
-                Poll::Ready(Some(Ok(chunk))) => reader.frames.push(chunk),
-                Poll::Ready(Some(Err(status))) => reader.fault = Some(status),
-                Poll::Ready(None) => {
-                    if !reader.frames.is_empty() {
-                        let text = "the stream ends within a message";
-                        reader.fault = Some(Status::new(Code::Internal, text));
-                    }
-                    return Poll::Ready(None);
-                }
-                Poll::Pending => {
-                    reader.waiting = Some(task.waker().clone());
-                    return Poll::Pending;
-                }
-            }
+            reader.poll_request(all)
+        });
+        drop(reader);
+        if matches!(polled, Poll::Ready(None)) {
+            readers.wake();
         }
+        polled
     }
 
     /// Sends a response, of several. `false` if the call is over.
@@ -200,6 +187,36 @@ impl ServerCall {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(responses) = &mut *responses {
             responses.send_head();
+        }
+    }
+}
+
+impl RequestReader {
+    fn poll_request(&mut self, task: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if self.fault.is_some() {
+                return Poll::Ready(None);
+            }
+            match self.frames.next() {
+                Ok(Some(message)) => return Poll::Ready(Some(message)),
+                Ok(None) => {}
+                Err(status) => {
+                    self.fault = Some(status);
+                    continue;
+                }
+            }
+            match self.requests.poll_chunk(task) {
+                Poll::Ready(Some(Ok(chunk))) => self.frames.push(chunk),
+                Poll::Ready(Some(Err(status))) => self.fault = Some(status),
+                Poll::Ready(None) => {
+                    if !self.frames.is_empty() {
+                        let text = "the stream ends within a message";
+                        self.fault = Some(Status::new(Code::Internal, text));
+                    }
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => return Poll::Pending,
+            }
         }
     }
 }
