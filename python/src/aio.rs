@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus::{Flush, Requests, Responses};
+use apus::{CallError, Flush, Requests, Responses};
 use futures_core::Stream;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::bodies::{Lent, body};
 use crate::client::{Client, options};
-use crate::errors::{IntoException, OrRaise, closed, misuse};
+use crate::errors::{IntoException, OrRaise, misuse, of_call};
 use crate::message::Message;
 use crate::node::{Address, PyNode, seconds, some_seconds};
 use crate::port::{Port, Request};
@@ -67,7 +67,8 @@ impl Calls {
     fn end(&self, py: Python<'_>) {
         let outstanding = std::mem::take(&mut *self.outstanding());
         for future in outstanding.into_values() {
-            let completed = complete(py, future.bind(py), Err(closed(py)));
+            let error = of_call(py, &CallError::Closed);
+            let completed = complete(py, future.bind(py), Err(error));
             if let Err(error) = completed {
                 error.write_unraisable(py, None);
             }

@@ -143,8 +143,9 @@ def test_errors_are_those_of_threads(run: Callable[..., None], caplog: pytest.Lo
             waiting = asyncio.create_task(client.call(address, b"wait"))
             await asyncio.sleep(0)
             client.close()
-            with pytest.raises(apus.ClosedError):
+            with pytest.raises(apus.ClosedError) as closed:
                 await waiting
+            assert closed.value.may_have_executed
             with pytest.raises(apus.ClosedError):
                 await client.call(address, b"hello")
 
