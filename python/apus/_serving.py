@@ -27,13 +27,16 @@ def serve(self: Port, handler: Callable[[Request], object], *, workers: int = 1)
     """Gives each request to ``handler`` on one of ``workers`` threads, until the port is closed. The calling thread waits meanwhile.
 
     A result of the handler that is not ``None`` is the answer. An exception ends the request, so that its client gets ``HandlerError``, and
-    is logged to the logger ``apus``.
+    is logged to the logger ``apus``. An error of the port other than ``ClosedError`` closes it, and is raised.
     """
     if workers < 1:
         raise ValueError("workers: at least 1")
     _served.add(self)
+    # Requests that a thread has taken wait for it, so several threads take one at a time.
+    most = _BATCH_MAX if workers == 1 else 1
+    failures: list[BaseException] = []
     threads = [
-        threading.Thread(target=_work, args=(self, handler), name=f"apus-serve-{self.number}-{number}", daemon=True)
+        threading.Thread(target=_work, args=(self, handler, most, failures), name=f"apus-serve-{self.number}-{number}", daemon=True)
         for number in range(workers)
     ]
     for thread in threads:
@@ -45,15 +48,24 @@ def serve(self: Port, handler: Callable[[Request], object], *, workers: int = 1)
     except BaseException:
         self.close()
         raise
+    if failures:
+        raise failures[0]
 
 
-def _work(port: Port, handler: Callable[[Request], object]) -> None:
+def _work(port: Port, handler: Callable[[Request], object], longest: int, failures: list[BaseException]) -> None:
+    try:
+        _take(port, handler, longest)
+    except ClosedError:
+        pass
+    except BaseException as error:
+        failures.append(error)
+        port.close()
+
+
+def _take(port: Port, handler: Callable[[Request], object], longest: int) -> None:
     most = 1
     while True:
-        try:
-            requests = port.recv_many(most)
-        except ClosedError:
-            return
+        requests = port.recv_many(most)
         began = time.perf_counter()
         left = len(requests)
         for request in requests:
@@ -65,9 +77,8 @@ def _work(port: Port, handler: Callable[[Request], object]) -> None:
             except BaseException:
                 request._fail()
                 _log.exception("a handler has raised")
-        # Requests behind a slow one are for other threads.
         quick = time.perf_counter() - began < _QUICK * len(requests)
-        most = min(2 * most, _BATCH_MAX) if quick else 1
+        most = min(2 * most, longest) if quick else 1
 
 
 @atexit.register

@@ -102,6 +102,49 @@ def test_calls_in_batches(way: dict[str, Any]) -> None:
             client.recv_many(timeout=0.001)
 
 
+def test_quick_requests_overtake_a_slow_one() -> None:
+    release = threading.Event()
+
+    def handler(request: apus.Request) -> apus.Message:
+        if request.body == b"slow":
+            release.wait(60)
+        return request.body
+
+    with served(handler, workers=2) as address, node() as caller:
+        client = caller.client()
+        try:
+            # Quick requests first, with which a thread could begin to take several at once.
+            for round in range(20):
+                bodies = [b"quick"] * 63 if round < 19 else [b"slow", *[b"quick"] * 63]
+                for number, body in enumerate(bodies):
+                    client.send(address, body, number, flush=number == len(bodies) - 1)
+                answered = 0
+                while answered < 63:
+                    answered += len(client.recv_many(timeout=20))
+        finally:
+            release.set()
+        assert client.recv_many(timeout=20)[0].result() == b"slow"
+
+
+def test_an_error_of_a_port_ends_its_threads() -> None:
+    with node() as server:
+        port = server.bind(4000)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                port.serve(echo, workers=2)
+                os.write(write, b"no error")
+            except apus.ForkedError:
+                os.write(write, b"forked")
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as result:
+            assert result.read() == "forked"
+        os.waitpid(child, 0)
+
+
 def test_a_call_of_send_is_cancelled() -> None:
     server = node()
     port = server.bind(4000)
