@@ -13,7 +13,7 @@ use futures_core::Stream;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bodies::{Lent, body};
+use crate::bodies::body;
 use crate::client::{Client, options};
 use crate::errors::{IntoException, OrRaise, misuse, of_call};
 use crate::message::Message;
@@ -123,7 +123,7 @@ impl AsyncClient {
     ) -> PyResult<u64> {
         let (py, to) = (to.py(), Address::of(to)?);
         let options = options(some_seconds(timeout)?);
-        let body = self::body(body, Lent::UntilTheEnd)?;
+        let body = self::body(body)?;
         let cookie = self.next.fetch_add(1, Ordering::Relaxed);
         let others = {
             let mut outstanding = self.calls.outstanding();

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bodies::{Lent, body, release};
+use crate::blocking::block_on;
+use crate::bodies::body;
 use crate::errors::{OrRaise, of_call};
 use crate::message::Message;
 use crate::node::{Address, seconds, some_seconds};
@@ -77,9 +78,8 @@ impl Client {
     ) -> PyResult<Message> {
         let (py, to) = (to.py(), Address::of(to)?);
         let options = options(some_seconds(timeout)?).wait_for_room(wait_for_room);
-        let body = self::body(body, Lent::UntilTheEnd)?;
+        let body = self::body(body)?;
         let result = call_and_wait(py, &self.client, to, body, options)?;
-        release(py);
         result.map(Message::new).or_raise(py)
     }
 
@@ -95,7 +95,7 @@ impl Client {
     ) -> PyResult<()> {
         let (py, to) = (to.py(), Address::of(to)?);
         let options = options(some_seconds(timeout)?);
-        let body = self::body(body, Lent::Briefly)?;
+        let body = self::body(body)?;
         let flush = if flush { Flush::Now } else { Flush::Later };
         let is_long = body.len() >= LONG;
         let send = || self.client.send_with(to, body, cookie, flush, options);

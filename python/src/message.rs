@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyMemoryView, PySlice, PyString};
 
-use crate::bodies::{Lent, body};
+use crate::bodies::body;
 
 /// Bytes that were received, without a copy: an object with a read-only buffer. ``memoryview(message)`` copies nothing, and
 /// ``bytes(message)`` copies.
@@ -46,7 +46,7 @@ impl Message {
             CompareOp::Ne => false,
             _ => return Ok(py.NotImplemented()),
         };
-        let Ok(other) = body(other, Lent::Briefly) else { return Ok(py.NotImplemented()) };
+        let Ok(other) = body(other) else { return Ok(py.NotImplemented()) };
         Ok(((self.bytes == other) == wanted).into_pyobject(py)?.to_owned().into_any().unbind())
     }
 

@@ -7,7 +7,7 @@ use apus::{Flush, ReplyError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bodies::{Lent, body};
+use crate::bodies::body;
 use crate::client::{LONG, receive};
 use crate::errors::{IntoException, OrRaise};
 use crate::message::Message;
@@ -102,7 +102,7 @@ impl Request {
     }
 
     fn send(&self, body: &Bound<'_, PyAny>, flush: Flush) -> Result<(), Answered> {
-        let bytes = self::body(body, Lent::Briefly).map_err(Answered::Body)?;
+        let bytes = self::body(body).map_err(Answered::Body)?;
         let request = self.request().take().ok_or(Answered::Reply(ReplyError::Gone))?;
         let is_long = bytes.len() >= LONG;
         let reply = || request.reply_with(bytes, flush);

@@ -18,7 +18,6 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::bodies::release;
 use crate::errors::OrRaise;
 use crate::node::PyNode;
 use crate::wakes::{SourceWaker, Wakes};
@@ -202,7 +201,6 @@ impl Reactor {
     /// Turns the node, and gives the program all that has arrived. With ``alone`` the loop has nothing else to do, and the thread polls
     /// for a message as long as that pays, without Python's lock. Returns whether it has to be called again before the thread sleeps.
     fn turn(&self, py: Python<'_>, alone: bool) -> PyResult<bool> {
-        release(py);
         self.wakes.begin();
         let event_loop = self.event_loop.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let awake = match event_loop {

@@ -154,6 +154,20 @@ def test_errors_are_those_of_threads(run: Callable[..., None], caplog: pytest.Lo
     assert "on purpose" in caplog.text
 
 
+def test_a_buffer_may_change_while_its_call_waits(run: Callable[..., None], way: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with serving(echo, way) as address, node(way) as caller:
+            client = caller.client()
+            for view in VIEWS:
+                body = bytearray(b"a" * 1_000_000)
+                call = asyncio.create_task(client.call(address, view(body), timeout=60))
+                await asyncio.sleep(0)
+                body[:] = b"b" * len(body)
+                assert await call == b"a" * len(body)
+
+    run(main())
+
+
 def test_workers_bound_the_handlers(run: Callable[..., None]) -> None:
     async def main() -> None:
         running, most = 0, 0

@@ -7,7 +7,8 @@ use apus_rpc::envelope::EnvelopeLimits;
 use bytes::Bytes;
 use pyo3::prelude::*;
 
-use crate::bodies::{Lent, body};
+use crate::blocking::block_on;
+use crate::bodies::body;
 use crate::errors::{IntoException, OrRaise};
 use crate::node::{PyNode, some_seconds};
 use crate::rpc::client_call::{ClientCall, RpcCall};
@@ -55,7 +56,7 @@ impl RpcChannel {
         is_last: bool,
     ) -> PyResult<RpcCall> {
         let (metadata, timeout) = (metadata(pairs)?, some_seconds(timeout.map(|it| it.max(0.0)))?);
-        let first = first.map(|first| body(first, Lent::Briefly)).transpose()?;
+        let first = first.map(body).transpose()?;
         let begun = py.detach(|| self.begin(path, metadata, timeout, first.as_ref(), is_last));
         Ok(RpcCall::new(Arc::new(match begun {
             Ok((sender, responses)) => ClientCall::new(sender, responses, self.longest_received),

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::bodies::{Lent, body};
+use crate::blocking::block_on;
+use crate::bodies::body;
 use crate::message::Message;
 use crate::reactor::{Outcome, Reactor};
 use crate::rpc::blocking::block_on;
@@ -239,7 +240,7 @@ impl RpcCall {
     /// Sends a request. ``False`` if the call is over.
     #[pyo3(signature = (request, /))]
     fn send(&self, request: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(frame) = frame(&body(request, Lent::Briefly)?) else { return Ok(false) };
+        let Ok(frame) = frame(&body(request)?) else { return Ok(false) };
         block_on(request.py(), poll_fn(|task| self.call.poll_send(&frame, task)))
     }
 
@@ -251,7 +252,7 @@ impl RpcCall {
         reactor: &Reactor,
         future: Py<PyAny>,
     ) -> PyResult<u64> {
-        let frame = frame(&body(request, Lent::Briefly)?);
+        let frame = frame(&body(request)?);
         let call = Arc::clone(&self.call);
         let operation = Box::pin(async move {
             let sent = match frame {

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bodies::{Lent, body};
+use crate::blocking::block_on;
+use crate::bodies::body;
 use crate::message::Message;
 use crate::reactor::{Outcome, Reactor};
 use crate::rpc::blocking::block_on;
@@ -100,7 +101,7 @@ impl RpcServerCall {
     /// Sends a response, of several. ``False`` if the call is over.
     #[pyo3(signature = (response, /))]
     fn send(&self, response: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(frame) = frame(&body(response, Lent::Briefly)?) else { return Ok(false) };
+        let Ok(frame) = frame(&body(response)?) else { return Ok(false) };
         block_on(response.py(), poll_fn(|task| self.call.poll_send(&frame, task)))
     }
 
@@ -112,7 +113,7 @@ impl RpcServerCall {
         reactor: &Reactor,
         future: Py<PyAny>,
     ) -> PyResult<u64> {
-        let frame = frame(&body(response, Lent::Briefly)?);
+        let frame = frame(&body(response)?);
         let call = Arc::clone(&self.call);
         let operation = Box::pin(async move {
             let sent = match frame {
@@ -169,7 +170,7 @@ impl RpcServerCall {
             self.call.context.with_trailers(|all| all.extend(trailers));
         }
         let mut status = convert::to_status(code, message, details);
-        let response = response.map(|response| body(response, Lent::Briefly)).transpose()?;
+        let response = response.map(body).transpose()?;
         let response = match response.map(|response| frame(&response)).transpose() {
             Ok(response) => response,
             Err(error) => {
