@@ -182,6 +182,13 @@ impl AsyncClient {
     }
 }
 
+impl Drop for AsyncClient {
+    fn drop(&mut self) {
+        // The source has the port.
+        self.reactor.get().remove(self.source);
+    }
+}
+
 /// Requests of an event loop. Made by ``apus.aio.Port``.
 #[pyclass(frozen, module = "apus._native")]
 pub(crate) struct AsyncPort {

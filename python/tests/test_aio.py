@@ -168,6 +168,18 @@ def test_a_buffer_may_change_while_its_call_waits(run: Callable[..., None], way:
     run(main())
 
 
+def test_a_client_that_is_dropped_gives_its_port_back(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        async with node() as caller:
+            # More than a node has ports.
+            for number in range(33_000):
+                caller.client()
+                if number % 1000 == 0:
+                    await asyncio.sleep(0)
+
+    run(main())
+
+
 def test_workers_bound_the_handlers(run: Callable[..., None]) -> None:
     async def main() -> None:
         running, most = 0, 0
