@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import apus
 from apus import _native
 from apus._native import Address, Message, Request, Response, resolve as _resolve
+from apus._watching import Watcher
 from apus.errors import *  # noqa: F403
 from apus.errors import ClientGoneError
 from apus.errors import __all__ as _errors
@@ -32,12 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Address", "Client", "Message", "Node", "Port", "Request", "Response", "resolve", *_errors]
 
 Handler = Callable[[Request], "Awaitable[Buffer | None] | Buffer | None"]
-"""A function or coroutine function that gets a request. A result that is not ``None`` is the answer."""
+"""A function that gets a request, and returns its answer or something to await for it. ``None`` is no answer."""
 
 _log = logging.getLogger("apus")
-
-# A task is watched for the end of its call once it has run for this long, in seconds: most handlers end before.
-_YOUNG = 0.001
 
 
 class Node:
@@ -251,8 +249,8 @@ class Port:
     async def serve(self, handler: Handler, *, workers: int | None = None) -> None:
         """Gives each request to ``handler``, until the port is closed or the task is cancelled.
 
-        A coroutine function runs in a task of its own, of which there are at most ``workers`` at a time; the task is cancelled when
-        nobody waits for the response any more. A plain function runs at once. A result that is not ``None`` is the answer. An exception
+        A coroutine function, or a function that returns something to await, runs in a task of its own, of which there are at most
+        ``workers`` at a time; the task is cancelled when nobody waits for the response any more. Another function runs at once. A result that is not ``None`` is the answer. An exception
         ends the request, so that its client gets ``HandlerError``, and is logged to the logger ``apus``.
         """
         self._node._check()
@@ -288,19 +286,17 @@ class _Serving:
         self._workers = workers
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[Request] = deque()
-        self._young: list[tuple[asyncio.Task[None], Request]] = []
-        self._timer: asyncio.TimerHandle | None = None
         self.over: asyncio.Future[None] = self._loop.create_future()
-        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
-        take = self._take_tasks if is_async else self._take_now
-        self.arrivals = _native.AsyncPort(port, node._reactor, node._soon, take)
+        # A plain function may turn out to return something to await.
+        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+        self.arrivals = _native.AsyncPort(port, node._reactor, node._schedule_turn, self._take)
+        self._watcher = Watcher(self._loop, self._reactor, self.arrivals.watch)
 
     async def end(self) -> None:
         """Closes the port, and waits for its handlers, which are cancelled."""
         self._port.close()
         self.arrivals.detach()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._watcher.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -310,52 +306,59 @@ class _Serving:
         if not self.over.done():
             self.over.set_result(None)
 
-    def _take_now(self, requests: list[Request] | None) -> None:
-        """Takes requests for a plain function."""
+    def _take(self, requests: list[Request] | None) -> None:
+        """Takes requests, and ``None`` at the end."""
         if requests is None:
             return self._finish()
-        for request in requests:
-            failed = False
-            try:
-                answer: Any = self._handler(request)
-                if answer is not None:
-                    self.arrivals.reply(request, answer)
-            except ClientGoneError:
-                pass
-            except Exception:
-                failed = True
-                _log.exception("a handler has raised")
-            self.arrivals.ended(request, failed)
+        for at, request in enumerate(requests):
+            if self._is_async:
+                self._waiting.extend(requests[at:])
+                return self._begin()
+            self._call(request)
 
-    def _take_tasks(self, requests: list[Request] | None) -> None:
-        """Takes requests for a coroutine function."""
-        if requests is None:
-            return self._finish()
-        self._waiting.extend(requests)
-        self._begin()
-        if self._timer is None:
-            self._timer = self._loop.call_later(_YOUNG, self._watch)
+    def _call(self, request: Request) -> None:
+        """Calls a plain function."""
+        failed = False
+        try:
+            answer: Any = self._handler(request)
+            if inspect.isawaitable(answer):
+                # A plain function that calls a coroutine function, such as a partial or a lambda.
+                self._is_async = True
+                return self._start(request, answer)
+            if answer is not None:
+                self.arrivals.reply(request, answer)
+        except ClientGoneError:
+            pass
+        except Exception:
+            failed = True
+            _log.exception("a handler has raised")
+        self.arrivals.ended(request, failed)
 
     def _begin(self) -> None:
         """Begins with requests that wait, as many as the workers can have."""
         while self._waiting and (self._workers is None or len(self._tasks) < self._workers):
-            request = self._waiting.popleft()
-            task = self._loop.create_task(self._handle(request))
-            self._tasks.add(task)
-            self._young.append((task, request))
-            task.add_done_callback(self._ended)
+            self._start(self._waiting.popleft())
         if self._workers is not None:
             self.arrivals.pause(len(self._tasks) >= self._workers)
+
+    def _start(self, request: Request, begun: "Awaitable[Any] | None" = None) -> None:
+        """Starts the task of a request, whose handler may have begun."""
+        task = self._loop.create_task(self._handle(request, begun))
+        self._tasks.add(task)
+        self._watcher.add(task, request)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if self._workers is not None and not self.over.done():
             self._begin()
 
-    async def _handle(self, request: Request) -> None:
+    async def _handle(self, request: Request, begun: "Awaitable[Any] | None") -> None:
         failed = False
         try:
-            answer: Any = await self._handler(request)  # type: ignore[misc]
+            answer: Any = self._handler(request) if begun is None else begun
+            if inspect.isawaitable(answer):
+                answer = await answer
             if answer is not None:
                 self.arrivals.reply(request, answer)
         except ClientGoneError:
@@ -369,27 +372,6 @@ class _Serving:
             _log.exception("a handler has raised")
         finally:
             self.arrivals.ended(request, failed)
-
-    def _watch(self) -> None:
-        """Watches the handlers that go on, and cancels those whose calls end."""
-        young, self._young = self._young, []
-        self._timer = None
-        for task, request in young:
-            if task.done():
-                continue
-            future = self._loop.create_future()
-            number = self.arrivals.watch(request, future)
-            future.add_done_callback(functools.partial(_cancel, task))
-            task.add_done_callback(functools.partial(_forget, self._reactor, number))
-
-
-def _cancel(task: "asyncio.Task[None]", future: "asyncio.Future[None]") -> None:
-    if not task.done() and not future.cancelled():
-        task.cancel()
-
-
-def _forget(reactor: _native.Reactor, number: int, task: "asyncio.Task[None]") -> None:
-    reactor.cancel(number)
 
 
 async def resolve(text: str) -> Address:

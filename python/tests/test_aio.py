@@ -168,6 +168,56 @@ def test_a_buffer_may_change_while_its_call_waits(run: Callable[..., None], way:
     run(main())
 
 
+def test_a_handler_that_begins_later_is_cancelled_as_well(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        begun, goes_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def handler(request: apus.Request) -> bytes:
+            if request.body == b"first":
+                await goes_on.wait()
+                return b""
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.set()
+            return b""
+
+        async with serving(handler, workers=1) as address, node() as caller:
+            client = caller.client()
+            calls = [asyncio.create_task(client.call(address, body)) for body in (b"first", b"second")]
+            # Both requests are there, and the timer of the first one has passed.
+            await asyncio.sleep(0.05)
+            goes_on.set()
+            await asyncio.wait_for(begun.wait(), 20)
+            calls[1].cancel()
+            await asyncio.wait_for(ended.wait(), 20)
+            assert await calls[0] == b""
+
+    run(main())
+
+
+def test_a_plain_function_may_return_something_to_await(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        running, most = 0, 0
+
+        async def slow(prefix: bytes, request: apus.Request) -> bytes:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.001)
+            running -= 1
+            return prefix + bytes(request.body)
+
+        async with serving(lambda request: slow(b"slow ", request), workers=3) as address, node() as caller:
+            client = caller.client()
+            responses = await asyncio.gather(*(client.call(address, b"hello", timeout=60) for _ in range(50)))
+            assert all(response == b"slow hello" for response in responses)
+        assert most == 3
+
+    run(main())
+
+
 def test_a_client_that_is_dropped_gives_its_port_back(run: Callable[..., None]) -> None:
     async def main() -> None:
         async with node() as caller:
