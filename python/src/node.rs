@@ -21,14 +21,18 @@ pub(crate) struct PyNode {
 }
 
 impl PyNode {
-    /// Runs a function with the node.
+    /// Runs `run` on an open node.
     ///
     /// # Errors
     ///
     /// The node is closed.
     pub(crate) fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&Node) -> T) -> PyResult<T> {
-        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-        node.as_ref().map(run).ok_or_else(|| closed(py))
+        self.handle().as_ref().map(run).ok_or_else(|| closed(py))
+    }
+
+    /// The node. The place is not locked meanwhile: a close waits for nobody.
+    fn handle(&self) -> Option<Node> {
+        self.node.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes the node out, to close it.
@@ -113,11 +117,8 @@ impl PyNode {
 
     /// Finds the address of a service, ``HOST:PORT`` or ``HOST:PORT@UDPPORT``, and remembers its name for certificates.
     fn resolve(&self, py: Python<'_>, text: &str) -> PyResult<Address> {
-        let address = py.detach(|| {
-            let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
-            node.as_ref().map(|node| node.resolve(text))
-        });
-        Ok(Address { address: address.ok_or_else(|| closed(py))?.or_raise(py)? })
+        let node = self.handle().ok_or_else(|| closed(py))?;
+        Ok(Address { address: py.detach(|| node.resolve(text)).or_raise(py)? })
     }
 
     /// The way of messages to another node: ``memory``, ``engine``, ``udp`` or ``raw``.

@@ -367,6 +367,43 @@ for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
 """
 
 
+# A look-up that has no end.
+LOOK_UP = r"""
+#include <unistd.h>
+int getaddrinfo(const char *node, const char *service, const void *hints, void *found) {
+    (void)node, (void)service, (void)hints, (void)found;
+    (void)!write(1, "begun\n", 6);
+    for (;;) pause();
+}
+"""
+
+CLOSING = """
+import apus, os, threading
+node = apus.Node(listen="127.0.0.1:0")
+threading.Thread(target=node.resolve, args=("name.example:4000",), daemon=True).start()
+input()
+node.close()
+print("closed", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_close_does_not_wait_for_a_look_up(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("skipped: a close during a look-up: there is no C compiler")
+    (tmp_path / "look_up.c").write_text(LOOK_UP)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", "look_up.so", "look_up.c"], cwd=tmp_path, check=True)
+    command = [sys.executable, "-c", CLOSING]
+    preloaded = {**environment(), "LD_PRELOAD": str(tmp_path / "look_up.so")}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=preloaded) as child, limited(child):
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "closed\n"
+
+
 def test_ctrl_c_ends_a_wait() -> None:
     with program(INTERRUPTED) as (child, first):
         assert child.stdout is not None
