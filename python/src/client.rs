@@ -130,7 +130,7 @@ impl Client {
         if let Some(timeout) = timeout {
             connect = connect.deadline(seconds(timeout)?);
         }
-        py.detach(|| connect.wait()).or_raise(py)
+        block_on(py, Box::pin(connect.into_future()))?.or_raise(py)
     }
 
     /// Calls only peers that one of the patterns names, from now on.

@@ -12,6 +12,7 @@
 //! No thread of Apus takes Python's lock: threads of the engine put what Python has to do on lists.
 
 mod aio;
+mod blocking;
 mod bodies;
 mod client;
 mod errors;

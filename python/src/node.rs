@@ -4,14 +4,16 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults};
-use apus::{Config, Node};
+use apus::{CloseError, Config, Node};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
+use crate::blocking::block_on;
 use crate::client::Client;
 use crate::errors::{IntoException, OrRaise, closed, misuse};
 use crate::port::Port;
+use crate::waiting;
 
 /// An endpoint on the network, with settings by name: ``Node(listen="127.0.0.1:0", peer_budget="64 MiB")``.
 #[pyclass(frozen, module = "apus", name = "Node", weakref)]
@@ -57,6 +59,14 @@ fn start(config: &Config, faults: Option<Faults>) -> Result<Node, apus::StartErr
     let Some(faults) = faults else { return Node::start(config) };
     let link = FaultLink::new(config.open_link()?, faults).expect("the faults were checked");
     Node::with_link(Box::new(link), config)
+}
+
+/// Closes a node. A handler of a signal that raises ends the wait and not the close.
+fn close(py: Python<'_>, node: Node, timeout: Duration) -> PyResult<Result<(), CloseError>> {
+    if timeout.is_zero() || !waiting::sees_signals() {
+        return Ok(py.detach(|| node.close(timeout)));
+    }
+    block_on(py, node.close_async(timeout))
 }
 
 #[pymethods]
@@ -143,7 +153,7 @@ impl PyNode {
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(timeout)?;
         let Some(node) = self.take() else { return Ok(()) };
-        py.detach(|| node.close(timeout)).or_raise(py)
+        close(py, node, timeout)?.or_raise(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -158,8 +168,8 @@ impl PyNode {
     ) -> PyResult<()> {
         let _ = exception;
         let Some(node) = self.take() else { return Ok(()) };
-        match py.detach(|| node.close(Duration::ZERO)) {
-            Ok(()) | Err(apus::CloseError::Unfinished { .. }) => Ok(()),
+        match close(py, node, Duration::ZERO)? {
+            Ok(()) | Err(CloseError::Unfinished { .. }) => Ok(()),
             Err(error) => Err(error.exception(py)),
         }
     }

@@ -8,7 +8,6 @@
 //! | `frames.rs`, `convert.rs` | messages, metadata and statuses |
 //! | `readers.rs` | the tasks that read one stream |
 
-mod blocking;
 pub(crate) mod channel;
 pub(crate) mod client_call;
 mod convert;

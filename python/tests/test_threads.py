@@ -361,10 +361,30 @@ for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
 """
 
 
+SILENT = """
+import apus, os, signal, socket, threading
+silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+silent.bind(("127.0.0.1", 0))
+address = f"127.0.0.1:4000@{silent.getsockname()[1]}"
+node = apus.Node(listen="127.0.0.1:0", link="udp", peer_timeout="1h")
+client = node.client()
+channel = apus._native.RpcChannel(f"apus://{address}", node, 1000)
+client.send(address, b"hello", 1)
+for wait in (lambda: client.connect(address), channel.contact, lambda: node.close(timeout=3600)):
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 """
+
+
+def test_ctrl_c_ends_first_contact_and_a_close() -> None:
+    with program(SILENT) as (child, first):
+        assert child.stdout is not None
+        rest = child.stdout.read().split()
+        assert [first, *rest] == ["interrupted"] * 3
+        assert child.wait(20) == 0
 
 
 # A look-up that has no end.

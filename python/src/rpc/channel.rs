@@ -71,7 +71,7 @@ impl RpcChannel {
         if let Some(timeout) = some_seconds(timeout)? {
             contact = contact.deadline(timeout);
         }
-        py.detach(|| contact.wait()).or_raise(py)
+        block_on(py, contact.into_future())?.or_raise(py)
     }
 }
 

@@ -14,7 +14,6 @@ use crate::blocking::block_on;
 use crate::bodies::body;
 use crate::message::Message;
 use crate::reactor::{Outcome, Reactor};
-use crate::rpc::blocking::block_on;
 use crate::rpc::convert;
 use crate::rpc::frames::{FrameReader, frame};
 use crate::rpc::readers::Readers;
@@ -193,7 +192,6 @@ impl RpcCall {
     pub(crate) fn new(call: Arc<ClientCall>) -> Self {
         Self { call }
     }
-}
 
 fn message(py: Python<'_>, bytes: Option<Bytes>) -> PyResult<Py<PyAny>> {
     match bytes {

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -11,7 +10,6 @@ use crate::blocking::block_on;
 use crate::bodies::body;
 use crate::message::Message;
 use crate::reactor::{Outcome, Reactor};
-use crate::rpc::blocking::block_on;
 use crate::rpc::convert;
 use crate::rpc::frames::frame;
 use crate::rpc::handled::ServerCall;

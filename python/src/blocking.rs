@@ -1,4 +1,4 @@
-//! Futures on threads that wait, without Python's lock.
+//! Futures on threads that wait, without the GIL.
 
 use std::future::Future;
 use std::pin::Pin;
