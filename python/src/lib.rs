@@ -41,6 +41,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<aio::AsyncPort>()?;
     module.add_class::<rpc::channel::RpcChannel>()?;
     module.add_class::<rpc::client_call::RpcCall>()?;
+    module.add_class::<rpc::ends::RpcEnds>()?;
     module.add_class::<rpc::server::RpcServer>()?;
     module.add_class::<rpc::server::AsyncRpcServer>()?;
     module.add_class::<rpc::server_call::RpcServerCall>()?;

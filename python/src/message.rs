@@ -23,6 +23,14 @@ impl Message {
     pub(crate) fn new(bytes: Bytes) -> Self {
         Self { bytes }
     }
+
+    /// A message as an object, or ``None``.
+    pub(crate) fn or_none(py: Python<'_>, bytes: Option<Bytes>) -> PyResult<Py<PyAny>> {
+        match bytes {
+            Some(bytes) => Ok(Py::new(py, Self::new(bytes))?.into_any()),
+            None => Ok(py.None()),
+        }
+    }
 }
 
 #[pymethods]

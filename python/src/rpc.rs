@@ -4,6 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `channel.rs`, `client_call.rs` | calls |
+//! | `ends.rs` | calls that one thread of the process waits for |
 //! | `server.rs`, `tasks.rs`, `handled.rs`, `server_call.rs` | requests, and the tasks of their handlers |
 //! | `frames.rs`, `convert.rs` | messages, metadata and statuses |
 //! | `readers.rs` | the tasks that read one stream |
@@ -11,6 +12,7 @@
 pub(crate) mod channel;
 pub(crate) mod client_call;
 mod convert;
+pub(crate) mod ends;
 mod frames;
 mod handled;
 mod readers;

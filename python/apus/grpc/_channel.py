@@ -1,5 +1,6 @@
 """Channels for threads."""
 
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ from apus.grpc._shared import (
     trailers_of,
     unavailable,
 )
+
+_log = logging.getLogger("apus.grpc")
 
 _shared_node: tuple[int, apus.Node] | None = None
 _shared_lock = threading.Lock()
@@ -174,7 +177,11 @@ class _Method:
 
     def _response(self, call: _native.RpcCall, message: Any) -> Any:
         """The only response, once the call has ended in order."""
-        if message is not None and call.read() is not None:
+        return self.only_response(call, message, message is not None and call.read() is not None)
+
+    def only_response(self, call: _native.RpcCall, message: Any, has_more: bool) -> Any:
+        """The only response of a call that has ended, unless it has more."""
+        if has_more:
             call.cancel()
             raise RpcFailed((13, "Too many responses", b"", [], True), call.metadata)
         status = ended(call)
@@ -301,18 +308,40 @@ class Responses(CallFacts):
         self._call.cancel()
 
 
+_shared_ends: tuple[int, _native.RpcEnds] | None = None
+
+
+def _ends() -> _native.RpcEnds:
+    """The calls that the thread of the process waits for. A forked child has a thread of its own."""
+    global _shared_ends
+    with _shared_lock:
+        if _shared_ends is None or _shared_ends[0] != os.getpid():
+            _shared_ends = (os.getpid(), _native.RpcEnds())
+            threading.Thread(target=_take_ends, args=(_shared_ends[1],), name="apus-grpc-futures", daemon=True).start()
+        return _shared_ends[1]
+
+
+def _take_ends(ends: _native.RpcEnds) -> None:
+    while True:
+        for taker, message, has_more in ends.wait():
+            try:
+                taker(message, has_more)
+            except BaseException:
+                _log.exception("a callback of a future has raised")
+
+
 class Future(CallFacts, grpc.Future):
-    """A call with one response, which a thread waits for."""
+    """A call with one response. One thread of the process waits for all of them, and runs their callbacks."""
 
-    def __init__(self, call: _native.RpcCall, timeout: float | None, wait: Callable[[], Any]) -> None:
+    def __init__(self, method: _Method, call: _native.RpcCall, timeout: float | None) -> None:
         super().__init__(call, timeout)
+        self._method = method
         self._future: futures.Future[Any] = futures.Future()
-        self._waiting = wait
-        threading.Thread(target=self._run, name="apus-grpc-future", daemon=True).start()
+        _ends().watch(call, self._ended)
 
-    def _run(self) -> None:
+    def _ended(self, message: Any, has_more: bool) -> None:
         try:
-            result = self._waiting()
+            result = self._method.only_response(self._call, message, has_more)
         except BaseException as error:
             self._future.set_exception(error)
         else:
@@ -384,9 +413,9 @@ class UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable):
         self, request: Any, timeout: float | None = None, metadata: Any = None, credentials: Any = None,
         wait_for_ready: bool | None = None, compression: Any = None,
     ) -> Future:
-        """Has a thread wait for the response."""
+        """Begins a call, whose response the future gets."""
         call = self._start(self._serialized(request), True, timeout, metadata, credentials)
-        return Future(call, timeout, lambda: self._response(call, call.read()))
+        return Future(self, call, timeout)
 
 
 class UnaryStream(_Method, grpc.UnaryStreamMultiCallable):
@@ -429,9 +458,9 @@ class StreamUnary(_Method, grpc.StreamUnaryMultiCallable):
         self, request_iterator: Iterator[Any], timeout: float | None = None, metadata: Any = None, credentials: Any = None,
         wait_for_ready: bool | None = None, compression: Any = None,
     ) -> Future:
-        """Has a thread wait for the response."""
+        """Begins a call, whose response the future gets. A thread sends the requests."""
         call = self._begin(request_iterator, timeout, metadata, credentials)
-        return Future(call, timeout, lambda: self._response(call, call.read()))
+        return Future(self, call, timeout)
 
 
 class StreamStream(_Method, grpc.StreamStreamMultiCallable):

@@ -193,10 +193,8 @@ impl RpcCall {
         Self { call }
     }
 
-fn message(py: Python<'_>, bytes: Option<Bytes>) -> PyResult<Py<PyAny>> {
-    match bytes {
-        Some(bytes) => Ok(Py::new(py, Message::new(bytes))?.into_any()),
-        None => Ok(py.None()),
+    pub(crate) fn inner(&self) -> &Arc<ClientCall> {
+        &self.call
     }
 }
 
@@ -230,7 +228,7 @@ impl RpcCall {
         let call = Arc::clone(&self.call);
         let operation = Box::pin(async move {
             let response = poll_fn(|task| call.poll_response(task)).await;
-            Box::new(move |py: Python<'_>| message(py, response)) as Outcome
+            Box::new(move |py: Python<'_>| Message::or_none(py, response)) as Outcome
         });
         reactor.run(py, operation, future)
     }

@@ -28,13 +28,6 @@ impl RpcServerCall {
     }
 }
 
-fn message(py: Python<'_>, bytes: Option<Bytes>) -> PyResult<Py<PyAny>> {
-    match bytes {
-        Some(bytes) => Ok(Py::new(py, Message::new(bytes))?.into_any()),
-        None => Ok(py.None()),
-    }
-}
-
 #[pymethods]
 impl RpcServerCall {
     /// The path of the method.
@@ -91,7 +84,7 @@ impl RpcServerCall {
         let call = Arc::clone(&self.call);
         let operation = Box::pin(async move {
             let request = poll_fn(|task| call.poll_request(task)).await;
-            Box::new(move |py: Python<'_>| message(py, request)) as Outcome
+            Box::new(move |py: Python<'_>| Message::or_none(py, request)) as Outcome
         });
         reactor.run(py, operation, future)
     }
