@@ -234,6 +234,32 @@ def test_one_thread_waits_for_all_futures(generated: Generated) -> None:
         assert {call.result(timeout=0).message for call in calls} == {"Hello early!"}
 
 
+def test_no_callback_is_lost_at_the_end_of_a_call() -> None:
+    from apus.grpc._channel import CallFacts
+
+    class EndingCall:
+        """A call that ends when its status is read for the first time."""
+
+        ended = False
+
+        @property
+        def status(self) -> Any:
+            if not self.ended:
+                self.ended = True
+                ending = threading.Thread(target=facts._over)
+                ending.start()
+                # It waits for the thread that adds the callback, or has lost it by now.
+                ending.join(0.2)
+                return None
+            return (0, "", b"", [], False)
+
+    called = threading.Event()
+    facts = CallFacts(EndingCall(), None)  # type: ignore[arg-type]
+    assert facts.add_callback(called.set)
+    assert called.wait(20)
+    assert not facts.add_callback(called.set)
+
+
 def test_messages_have_a_limit(generated: Generated) -> None:
     long = generated.hello.HelloRequest(name="x" * 200_000)
     with serving(generated, options=[("grpc.max_receive_message_length", 100_000)]) as (target, _):

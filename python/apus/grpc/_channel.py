@@ -220,6 +220,7 @@ class CallFacts(grpc.Call):
         self._call = call
         self._until = None if timeout is None else time.monotonic() + timeout
         self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
 
     def _wait(self) -> Status:
         while self._call.status is None:
@@ -228,7 +229,8 @@ class CallFacts(grpc.Call):
         return ended(self._call)
 
     def _over(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
@@ -248,10 +250,12 @@ class CallFacts(grpc.Call):
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Calls the callback when the end of the call is seen. ``False`` if it is over."""
-        if not self.is_active():
-            return False
-        self._callbacks.append(callback)
-        return True
+        # The end of a call takes the callbacks after it has a status, so it takes this one as well.
+        with self._lock:
+            if not self.is_active():
+                return False
+            self._callbacks.append(callback)
+            return True
 
     def initial_metadata(self) -> tuple[Metadatum, ...]:
         """The metadata before the response."""
