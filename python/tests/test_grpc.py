@@ -260,6 +260,42 @@ def test_no_callback_is_lost_at_the_end_of_a_call() -> None:
     assert not facts.add_callback(called.set)
 
 
+def test_a_later_stop_shortens_the_wait(generated: Generated) -> None:
+    with node() as own, apus.grpc.insecure_channel(f"apus://{own.address(4000)}") as channel:
+        for first, second in ((float("inf"), 0.0), (3600.0, -1.0), (-1.0, None)):
+            server = apus.grpc.server(4000, node=own)
+            seen = servicers(generated, server)
+            server.start()
+            call = generated.hello_grpc.GreeterStub(channel).SayHello.future(generated.hello.HelloRequest(name="wait"))
+            assert seen.begun.wait(30)
+            with pytest.raises(ValueError):
+                server.stop(float("nan"))
+            server.stop(first)
+            assert server.stop(second).wait(30)
+            with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
+                call.result(timeout=30)
+
+
+def test_a_later_stop_shortens_the_wait_in_an_event_loop(generated: Generated) -> None:
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = apus.grpc.aio.server(4000, node=own)
+            seen = async_servicers(generated, server)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                call = generated.hello_grpc.GreeterStub(channel).SayHello(generated.hello.HelloRequest(name="wait"))
+                await asyncio.wait_for(seen.begun.wait(), 30)
+                with pytest.raises(ValueError):
+                    await server.stop(float("nan"))
+                first = asyncio.create_task(server.stop(float("inf")))
+                await asyncio.sleep(0)
+                await asyncio.wait_for(server.stop(0), 30)
+                await asyncio.wait_for(first, 30)
+                assert await asyncio.wait_for(call.code(), 30) is StatusCode.CANCELLED
+
+    asyncio.run(main())
+
+
 def test_messages_have_a_limit(generated: Generated) -> None:
     long = generated.hello.HelloRequest(name="x" * 200_000)
     with serving(generated, options=[("grpc.max_receive_message_length", 100_000)]) as (target, _):

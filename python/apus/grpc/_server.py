@@ -16,6 +16,7 @@ from apus.grpc._shared import (
     Methods,
     code_of,
     deserialized,
+    grace_of,
     longest_received,
     metadata_of,
     number_of,
@@ -229,14 +230,31 @@ class Server(grpc.Server):
             self._tcp_server.start()
 
     def stop(self, grace: float | None) -> threading.Event:
-        """Refuses further calls, and cancels those that have not ended after ``grace`` seconds. The event is set at the end."""
+        """Refuses further calls, and cancels those that have not ended after ``grace`` seconds. The event is set at the end. A later
+        call with a shorter time shortens the wait."""
+        seconds = grace_of(grace)
         with self._lock:
-            if not self._stopping:
-                self._stopping = True
-                threading.Thread(target=self._stop, args=(grace or 0.0,), name="apus-grpc-stop", daemon=True).start()
+            is_first, self._stopping = not self._stopping, True
+        target = self._stop if is_first else self._end_calls
+        threading.Thread(target=target, args=(seconds,), name="apus-grpc-stop", daemon=True).start()
         return self._stopped
 
     def _stop(self, grace: float) -> None:
+        try:
+            self._end_calls(grace)
+            if self._rpc is not None:
+                self._rpc.wait(1.0)
+            if self._own_node is not None:
+                self._own_node.close(1.0)
+        except apus.UnfinishedError:
+            pass
+        except BaseException:
+            _log.exception("the server has not stopped in order")
+        finally:
+            self._stopped.set()
+
+    def _end_calls(self, grace: float) -> None:
+        """Cancels the calls that have not ended after ``grace`` seconds."""
         tcp = self._tcp_server.stop(grace) if self._tcp_server is not None else None
         if self._rpc is not None:
             self._rpc.shutdown()
@@ -245,15 +263,8 @@ class Server(grpc.Server):
                 active = list(self._active)
             for call in active:
                 call.finish(None, 1, "the server stops", None, None)
-            self._rpc.wait(1.0)
         if tcp is not None:
             tcp.wait()
-        if self._own_node is not None:
-            try:
-                self._own_node.close(1.0)
-            except apus.UnfinishedError:
-                pass
-        self._stopped.set()
 
     def wait_for_termination(self, timeout: float | None = None) -> bool:
         """Waits until the server has ended. Returns whether the time has passed before."""

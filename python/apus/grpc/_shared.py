@@ -1,10 +1,13 @@
 """Statuses, metadata and options, which both kinds of channels and servers have."""
 
+import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
+from apus import _native
 from apus.errors import ApusError
 
 Status: TypeAlias = tuple[int, str, bytes, list[tuple[str, str | bytes]], bool]
@@ -61,7 +64,7 @@ def split_details(trailers: Any) -> tuple[list[tuple[str, str | bytes]], bytes |
 
 
 def longest(options: Any, name: str, default: int = _LONGEST_DEFAULT) -> int:
-    """A limit on the length of messages."""
+    """A limit on the length of messages; negative: no limit."""
     value = dict(options or ()).get(name, default)
     return _UNBOUNDED if value < 0 else int(value)
 
@@ -84,6 +87,26 @@ def serialized(value: Any, serializer: Serializer) -> Any:
 def deserialized(message: Any, deserializer: Serializer) -> Any:
     """A message as a value."""
     return bytes(message) if deserializer is None else deserializer(bytes(message))
+
+
+def grace_of(grace: float | None) -> float:
+    """The seconds that calls have when a server stops: none without a time, at most some 30 years."""
+    grace = 0.0 if grace is None else float(grace)
+    if math.isnan(grace):
+        raise ValueError("grace: a time in seconds, or None")
+    return min(max(grace, 0.0), 1e9)
+
+
+async def operation(reactor: _native.Reactor, start: Callable[..., int]) -> Any:
+    """Awaits an operation of the native module."""
+    future = asyncio.get_running_loop().create_future()
+    number = start(reactor, future)
+    if future.done():
+        return future.result()
+    try:
+        return await future
+    finally:
+        reactor.cancel(number)
 
 
 def refuse_credentials(credentials: Any) -> None:
