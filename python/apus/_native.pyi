@@ -153,7 +153,7 @@ class Reactor:
 
 @final
 class AsyncClient:
-    def __new__(cls, client: Client, reactor: Reactor, soon: Callable[[], object]) -> AsyncClient: ...
+    def __new__(cls, client: Client, reactor: Reactor, schedule_turn: Callable[[], object]) -> AsyncClient: ...
     def start(
         self, to: Address | str, body: Buffer, timeout: float | None, future: Future[Message], /
     ) -> int: ...
@@ -168,7 +168,7 @@ class AsyncPort:
         cls,
         port: Port,
         reactor: Reactor,
-        soon: Callable[[], object],
+        schedule_turn: Callable[[], object],
         taker: Callable[[list[Request] | None], None],
     ) -> AsyncPort: ...
     def reply(self, request: Request, body: Buffer, /) -> None: ...

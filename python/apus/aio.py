@@ -56,7 +56,7 @@ class Node:
         turns = _Turns(self._loop, self._reactor)
         for fileno in self._reactor.filenos():
             self._loop.add_reader(fileno, turns)
-        self._soon = turns.soon
+        self._schedule_turn = turns.schedule
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
     def _check(self) -> None:
@@ -150,9 +150,9 @@ class _Turns:
 
     def __call__(self) -> None:
         if self._reactor.turn(False):
-            self.soon()
+            self.schedule()
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Turns the node after the callbacks that are ready, once."""
         if not self._is_due:
             self._is_due = True
@@ -161,7 +161,7 @@ class _Turns:
     def _again(self) -> None:
         self._is_due = False
         if self._reactor.turn(self._ready is not None and not self._ready):
-            self.soon()
+            self.schedule()
 
 
 def _leave(loop: asyncio.AbstractEventLoop, reactor: _native.Reactor) -> None:
@@ -190,7 +190,7 @@ class Client:
         self._node = node
         self._loop = node._loop
         self._client = node._node.client()
-        self._calls = _native.AsyncClient(self._client, node._reactor, node._soon)
+        self._calls = _native.AsyncClient(self._client, node._reactor, node._schedule_turn)
         node._clients.add(self)
 
     @property

@@ -24,14 +24,14 @@ use crate::reactor::{Outcome, Reactor, Receiver, complete};
 /// Messages that a receiver takes before other callbacks of the loop have their turn.
 const BATCH: usize = 256;
 
-/// Has operations of one round of the loop leave together, if others are under way: with a turn that is called soon.
+/// Operations of one loop iteration share one transmission, that of a scheduled turn, if others are under way.
 fn flush(others: bool) -> Flush {
     if others { Flush::Later } else { Flush::Now }
 }
 
-/// Calls `soon` after an operation that leaves with the next turn.
-fn after(py: Python<'_>, flush: Flush, soon: &Py<PyAny>) -> PyResult<()> {
-    if flush == Flush::Later { soon.call0(py).map(drop) } else { Ok(()) }
+/// Schedules a turn after an operation that leaves with the next turn.
+fn after(py: Python<'_>, flush: Flush, schedule_turn: &Py<PyAny>) -> PyResult<()> {
+    if flush == Flush::Later { schedule_turn.call0(py).map(drop) } else { Ok(()) }
 }
 
 /// Calls of an event loop. Made by ``apus.aio.Client``.
@@ -40,8 +40,8 @@ pub(crate) struct AsyncClient {
     calls: Arc<Calls>,
     reactor: Py<Reactor>,
     source: u64,
-    /// Has the loop turn the node soon.
-    soon: Py<PyAny>,
+    /// Schedules a turn of the node in the next iteration of the loop.
+    schedule_turn: Py<PyAny>,
     next: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl Receiver for Calls {
 #[pymethods]
 impl AsyncClient {
     #[new]
-    fn new(client: &Client, reactor: Py<Reactor>, soon: Py<PyAny>) -> Self {
+    fn new(client: &Client, reactor: Py<Reactor>, schedule_turn: Py<PyAny>) -> Self {
         let client = client.inner().clone();
         let calls = Arc::new(Calls {
             responses: Mutex::new(client.responses()),
@@ -109,7 +109,7 @@ impl AsyncClient {
             outstanding: Mutex::new(HashMap::new()),
         });
         let source = reactor.get().add_receiver(Arc::clone(&calls) as Arc<_>);
-        Self { calls, reactor, source, soon, next: AtomicU64::new(0) }
+        Self { calls, reactor, source, schedule_turn, next: AtomicU64::new(0) }
     }
 
     /// Sends a request. The future gets the result. Returns the cookie.
@@ -136,7 +136,7 @@ impl AsyncClient {
             self.calls.outstanding().remove(&cookie);
             return Err(error).or_raise(py);
         }
-        after(py, flush, &self.soon)?;
+        after(py, flush, &self.schedule_turn)?;
         Ok(cookie)
     }
 
@@ -195,7 +195,7 @@ pub(crate) struct AsyncPort {
     arrivals: Arc<Arrivals>,
     reactor: Py<Reactor>,
     source: u64,
-    soon: Py<PyAny>,
+    schedule_turn: Py<PyAny>,
 }
 
 struct Arrivals {
@@ -265,7 +265,7 @@ impl Receiver for Arrivals {
 #[pymethods]
 impl AsyncPort {
     #[new]
-    fn new(port: &Port, reactor: Py<Reactor>, soon: Py<PyAny>, taker: Py<PyAny>) -> Self {
+    fn new(port: &Port, reactor: Py<Reactor>, schedule_turn: Py<PyAny>, taker: Py<PyAny>) -> Self {
         let port = port.inner().clone();
         let arrivals = Arc::new(Arrivals {
             requests: Mutex::new(port.requests()),
@@ -275,7 +275,7 @@ impl AsyncPort {
             is_paused: AtomicBool::new(false),
         });
         let source = reactor.get().add_receiver(Arc::clone(&arrivals) as Arc<_>);
-        Self { arrivals, reactor, source, soon }
+        Self { arrivals, reactor, source, schedule_turn }
     }
 
     /// Answers a request, together with others of the same round.
@@ -284,7 +284,7 @@ impl AsyncPort {
         let others = self.arrivals.in_service.load(Ordering::Relaxed) > 1;
         let flush = flush(others);
         request.reply_with(body, flush)?;
-        after(body.py(), flush, &self.soon)
+        after(body.py(), flush, &self.schedule_turn)
     }
 
     /// A request that was taken is over: its client learns so if it was not answered.

@@ -148,7 +148,7 @@ impl Client {
     }
 }
 
-/// A body from this length on is passed to the engine without Python's lock.
+/// A body from this length on is passed to the engine without the GIL.
 pub(crate) const LONG: usize = 64 << 10;
 
 /// Receives messages, for at most `timeout`.

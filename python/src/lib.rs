@@ -3,13 +3,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `node.rs`, `client.rs`, `port.rs`, `message.rs` | the classes of threads |
-//! | `waiting.rs` | waits without Python's lock, in which Ctrl-C works |
+//! | `waiting.rs`, `blocking.rs` | waits without the GIL, in which Ctrl-C works: for functions and for futures |
 //! | `bodies.rs` | objects with a buffer as bodies |
 //! | `errors.rs` | exceptions |
 //! | `reactor.rs`, `wakes.rs`, `aio.rs` | nodes in an event loop of asyncio |
 //! | `rpc.rs`, `rpc/` | gRPC |
 //!
-//! No thread of Apus takes Python's lock: threads of the engine put what Python has to do on lists.
+//! No thread of Apus takes the global interpreter lock (GIL): threads of the engine put what Python has to do on lists.
 
 mod aio;
 mod blocking;

@@ -22,7 +22,7 @@ use crate::errors::OrRaise;
 use crate::node::PyNode;
 use crate::wakes::{SourceWaker, Wakes};
 
-/// The result of a source that ends, made with Python's lock.
+/// The result of a source that ends, made with the GIL.
 pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// A future of Rust whose result completes a future of Python.
@@ -199,7 +199,7 @@ impl Reactor {
     }
 
     /// Turns the node, and gives the program all that has arrived. With ``alone`` the loop has nothing else to do, and the thread polls
-    /// for a message as long as that pays, without Python's lock. Returns whether it has to be called again before the thread sleeps.
+    /// for a message as long as that pays, without the GIL. Returns whether it has to be called again before the thread sleeps.
     fn turn(&self, py: Python<'_>, alone: bool) -> PyResult<bool> {
         self.wakes.begin();
         let event_loop = self.event_loop.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,4 @@
-//! Waits of threads without Python's lock.
+//! Waits of threads without the GIL.
 
 use std::time::{Duration, Instant};
 
