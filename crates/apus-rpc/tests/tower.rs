@@ -229,10 +229,10 @@ async fn a_timeout_of_a_channel_gives_the_call_up() {
         assert!(status.may_have_executed());
     }
     given_up.notified().await;
+    let channel = timeout(Duration::from_secs(600));
     assert_eq!(channel.unary("/a.B/Echo", "x").await.expect("in time").body(), "x");
 }
 
-    let channel = timeout(Duration::from_secs(600));
 #[test]
 fn a_limit_of_a_channel_holds_calls_back() {
     let gate = Arc::new(Semaphore::new(0));
