@@ -215,7 +215,8 @@ impl Reactor {
                 break;
             }
             for number in due {
-                result = result.and(self.look(py, number));
+                let looked = self.look(py, number);
+                result = result.and(looked);
             }
         }
         self.wakes.sleep();
