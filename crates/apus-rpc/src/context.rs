@@ -155,6 +155,17 @@ impl Context {
         self.inner.trace
     }
 
+    /// Says that the method exists, in the handler of [`fallback`](crate::ServerBuilder::fallback): the histogram of requests has its
+    /// path as a label then, in place of `_OTHER`. Clients can send any path, so this is for a bounded number of them.
+    pub fn note_known_method(&self) {
+        self.inner.observed.set_named(true);
+    }
+
+    /// The method is that of a fallback, which may have it or not.
+    pub(crate) fn note_fallback(&self) {
+        self.inner.observed.set_named(false);
+    }
+
     /// Whether the request was given up: by its client, at its deadline, or because the server stops. The handler's future is dropped
     /// then, so this is for tasks and threads beside it.
     #[must_use]

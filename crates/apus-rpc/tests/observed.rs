@@ -364,6 +364,26 @@ fn calls_within_memory_are_observed_as_well() {
 }
 
 #[test]
+fn requests_of_a_fallback_have_no_names_of_clients() {
+    install();
+    let served = served(|server| {
+        server.fallback(|cx: Context, _: Streaming, mut responses: StreamSender| async move {
+            responses.send(cx.path().as_str().to_owned()).await
+        })
+    });
+    for number in 0..3 {
+        let path = format!("/m.Fallback/Any{number}");
+        let mut responses = served.channel.stream(path).request("x").expect("sent");
+        block_on(responses.next()).expect("a message").expect("a message");
+        block_on(responses.trailers()).expect("the end");
+    }
+    assert_recorded(&[SERVER, "rpc.method=_OTHER", "rpc.response.status_code=OK"], 3);
+    for number in 0..3 {
+        assert_eq!(count(&[SERVER, &format!("rpc.method=m.Fallback/Any{number}")]), 0);
+    }
+}
+
+#[test]
 fn a_call_through_layers_has_the_address_of_its_server() {
     let served = service("m.Layers");
     let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());

@@ -1,7 +1,7 @@
 //! The server's side: requests of Apus as HTTP requests for the services that tonic generates.
 
 use apus_rpc::{Bytes, Code, Context, Status, StreamSender, Streaming};
-use http::{HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
@@ -10,6 +10,7 @@ use tower::{Service, ServiceExt};
 use crate::body::{BoxError, RequestBody, respond};
 use crate::connect_info::ApusConnectInfo;
 use crate::headers::{GRPC_TIMEOUT, to_message_headers, to_metadata};
+use crate::known_methods::KnownMethods;
 use crate::status::{from_headers, from_http, from_tonic, invalid_response};
 use crate::timeout;
 
@@ -54,8 +55,9 @@ impl AddTower for apus_rpc::ServerBuilder<'_> {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        let known = KnownMethods::default();
         self.fallback(move |context, requests, responses| {
-            handle(context, requests, responses, service.clone())
+            handle(context, requests, responses, service.clone(), known.clone())
         })
     }
 }
@@ -65,6 +67,7 @@ async fn handle<S, B>(
     requests: Streaming,
     mut responses: StreamSender,
     service: S,
+    known: KnownMethods,
 ) -> Result<(), Status>
 where
     S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
@@ -73,10 +76,20 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    let is_known = known.name(&context);
     let response = service.oneshot(request(&context, requests)?).await;
     let response =
         response.map_err(|error| from_tonic(&tonic::Status::from_error(error.into())))?;
+    if !is_known && is_served(&response) {
+        known.add(&context);
+    }
     answer(&context, response, &mut responses).await
+}
+
+/// Whether a response is that of a method that exists: no error is in its headers.
+fn is_served<B>(response: &Response<B>) -> bool {
+    let status = from_headers(response.headers());
+    response.status() == StatusCode::OK && status.is_none_or(|status| status.code() == Code::Ok)
 }
 
 /// The HTTP request that a client of tonic would have sent.

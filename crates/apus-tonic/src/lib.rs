@@ -64,6 +64,7 @@ mod channel;
 mod connect_info;
 mod handler;
 mod headers;
+mod known_methods;
 mod server;
 mod status;
 mod timeout;

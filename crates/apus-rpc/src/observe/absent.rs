@@ -76,6 +76,9 @@ impl ServerCall {
     }
 
     #[inline]
+    pub(crate) fn set_named(&self, _: bool) {}
+
+    #[inline]
     pub(crate) fn enter<T>(&self, run: impl FnOnce() -> T) -> T {
         run()
     }

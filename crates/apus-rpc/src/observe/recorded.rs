@@ -33,6 +33,8 @@ struct Observed {
     begun: Instant,
     side: Side,
     has_ended: AtomicBool,
+    /// The method exists: its path is a label of the histogram.
+    is_named: AtomicBool,
     open: Mutex<Open>,
 }
 
@@ -50,7 +52,7 @@ enum Side {
     Server,
 }
 
-/// The name of a method that is not served: clients can send any.
+/// The name of a method that is not served, or of which that is not known: clients can send any.
 const OTHER: &str = "_OTHER";
 
 impl Side {
@@ -73,8 +75,9 @@ impl Side {
 
 impl Observed {
     fn new(path: &MethodPath, side: Side, open: Open) -> Self {
-        let (has_ended, open) = (AtomicBool::new(false), Mutex::new(open));
-        Self { path: path.clone(), begun: Instant::now(), side, has_ended, open }
+        let (has_ended, is_named) = (AtomicBool::new(false), AtomicBool::new(true));
+        let (path, begun, open) = (path.clone(), Instant::now(), Mutex::new(open));
+        Self { path, begun, side, has_ended, is_named, open }
     }
 
     fn scope(&self) -> Scope {
@@ -97,7 +100,8 @@ impl Observed {
         let error = self.side.is_error(code).then_some(code.name());
         #[cfg(feature = "tracing")]
         spans::end(&open, self.side, code, error);
-        let method = method(&self.path);
+        let is_named = self.is_named.load(Ordering::Relaxed);
+        let method = if is_named { method(&self.path) } else { OTHER };
         record(self.side, method, code, error, open.server, self.begun.elapsed());
     }
 }
@@ -215,6 +219,11 @@ impl ServerCall {
             ..Open::none()
         };
         Self(Observed::new(path, Side::Server, open))
+    }
+
+    /// Whether the path is that of a method that exists.
+    pub(crate) fn set_named(&self, is_named: bool) {
+        self.0.is_named.store(is_named, Ordering::Relaxed);
     }
 
     pub(crate) fn enter<T>(&self, run: impl FnOnce() -> T) -> T {

@@ -183,7 +183,8 @@ impl ServerBuilder<'_> {
     /// exist. A server has one; a second one takes the place of the first.
     ///
     /// The handler knows whether a method has streams. The bytes of one without streams are its message; those of others have frames, which
-    /// are for the handler to read and write ([`Streaming::poll_chunk`], [`StreamSender::send_raw`]).
+    /// are for the handler to read and write ([`Streaming::poll_chunk`], [`StreamSender::send_raw`]). Histograms name such a method
+    /// `_OTHER`, unless the handler calls [`Context::note_known_method`].
     ///
     /// ```
     /// use apus_rpc::{Code, Context, Status, StreamSender, Streaming};

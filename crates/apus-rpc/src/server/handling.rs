@@ -28,6 +28,8 @@ pub(crate) struct Arrival<'a> {
     pub(crate) request: Incoming,
     pub(crate) permit: Permit<'a>,
     pub(crate) in_service: &'a Arc<InService>,
+    /// The method has no path of its own.
+    pub(crate) is_fallback: bool,
 }
 
 /// A request that a handler was chosen for. It is answered when it is dropped, if not before.
@@ -44,11 +46,15 @@ pub(crate) struct Accepted {
 
 impl Accepted {
     pub(crate) fn new(arrival: Arrival<'_>) -> Self {
-        let Arrival { path, metadata, request, permit, in_service } = arrival;
+        let Arrival { path, metadata, request, permit, in_service, is_fallback } = arrival;
         count(&in_service.counters.begun);
         let spawner = Arc::clone(&in_service.spawner);
+        let context = Context::new(path.clone(), metadata, request, spawner);
+        if is_fallback {
+            context.note_fallback();
+        }
         Self {
-            context: Context::new(path.clone(), metadata, request, spawner),
+            context,
             in_service: Arc::clone(in_service),
             entry: None,
             has_ended: false,
@@ -58,7 +64,7 @@ impl Accepted {
 
     /// Takes another request of the method. The one before is [cleared](Self::clear).
     fn renew(&mut self, arrival: Arrival<'_>) {
-        let Arrival { path, metadata, request, permit, in_service } = arrival;
+        let Arrival { path, metadata, request, permit, in_service, .. } = arrival;
         count(&in_service.counters.begun);
         self.context.renew(path, metadata, request, &in_service.spawner);
         (self.has_ended, self.place) = (false, Some(permit.stay()));

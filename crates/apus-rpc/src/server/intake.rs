@@ -125,7 +125,9 @@ impl Intake {
     fn begin(&self, request: Incoming, chosen: Chosen<'_>, permit: Permit<'_>) {
         let Chosen { method, path, metadata, id, ends, holds, body } = chosen;
         let in_service = &self.in_service;
-        let arrival = Arrival { path: &path, metadata, request, permit, in_service };
+        // The path of a method is borrowed.
+        let is_fallback = matches!(path, Cow::Owned(_));
+        let arrival = Arrival { path: &path, metadata, request, permit, in_service, is_fallback };
         let opened = OpenedCall { id, ends, holds, body, streams: &self.streams };
         if let Some(task) = method.begin(arrival, opened) {
             in_service.spawner.spawn(task);
@@ -140,7 +142,8 @@ impl Intake {
         mut message: Bytes,
     ) -> Result<(Chosen<'_>, Permit<'_>), Status> {
         let unknown = |status: &Status| observe::refused(None, status.code());
-        let admitted = self.in_service.admission.admit(request.from().host);
+        let admission = &self.in_service.admission;
+        let admitted = admission.admit(request.from().host);
         let over = |_: &Status| count(&self.in_service.counters.over_limits);
         let permit = admitted.inspect_err(over).inspect_err(unknown)?;
         let chosen = match self.plain(&mut message) {
@@ -181,9 +184,10 @@ impl Intake {
     /// Checks a request, and shows it to the interceptors.
     fn check<'a>(&self, request: &Incoming, mut chosen: Chosen<'a>) -> Result<Chosen<'a>, Status> {
         let Chosen { method, path, metadata, ends, body, .. } = &mut chosen;
+        let is_fallback = matches!(path, Cow::Owned(_));
         let path: &MethodPath = path;
         let refusal = |status: Status| {
-            observe::refused(Some(path), status.code());
+            observe::refused(Some(path).filter(|_| !is_fallback), status.code());
             status.not_executed()
         };
         if !method.is_stream() {
