@@ -9,6 +9,7 @@
 //! | `layers.rs` | layers of tower around methods |
 //! | `handling.rs` | a request in the hands of its handler |
 //! | `server_stream.rs`, `stream_handling.rs`, `stream_table.rs` | calls with streams |
+//! | `stream_buffers.rs` | limits on the bytes of streams |
 //! | `answer.rs` | responses |
 //! | `admission.rs`, `in_service.rs` | limits on requests in service; the handlers that go on |
 //! | `draining.rs` | the orderly end |
@@ -29,6 +30,7 @@ mod method;
 mod methods;
 mod server_stream;
 mod serving;
+mod stream_buffers;
 mod stream_handling;
 mod stream_table;
 mod workers;

@@ -26,6 +26,7 @@ use crate::server::layers::{IncomingRequest, MethodLayers};
 use crate::server::method::{Method, Unary, WithStreams};
 use crate::server::methods::Methods;
 use crate::server::serving::{ServeError, Serving};
+use crate::server::stream_buffers::StreamBuffers;
 use crate::server::stream_table::StreamTable;
 use crate::server::workers::Workers;
 use crate::spawning::Spawn;
@@ -60,6 +61,8 @@ impl Server {
             concurrency: usize::MAX,
             per_peer: None,
             streams_per_peer: 1000,
+            stream_buffer: 256 << 20,
+            stream_buffer_per_host: 64 << 20,
             hold_within: Duration::from_secs(10),
             limits: EnvelopeLimits::new(),
             spawner: None,
@@ -82,6 +85,8 @@ pub struct ServerBuilder<'n> {
     concurrency: usize,
     per_peer: Option<usize>,
     streams_per_peer: usize,
+    stream_buffer: usize,
+    stream_buffer_per_host: usize,
     hold_within: Duration,
     limits: EnvelopeLimits,
     spawner: Option<Arc<dyn Spawn>>,
@@ -175,6 +180,21 @@ impl ServerBuilder<'_> {
     /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted). Default 1,000.
     pub fn streams_per_peer(mut self, streams: usize) -> Self {
         self.streams_per_peer = streams;
+        self
+    }
+
+    /// Most bytes of all streams that wait at the server, for handlers or for clients, outside of the budgets of its node. Beyond
+    /// them, messages of clients wait in those budgets until their handler takes them, and a handler sends one message after the
+    /// other. Default 256 MiB.
+    pub fn stream_buffer(mut self, bytes: usize) -> Self {
+        self.stream_buffer = bytes;
+        self
+    }
+
+    /// Most such bytes of all streams of one IP address, whatever its ports, as [`stream_buffer`](Self::stream_buffer). Default
+    /// 64 MiB.
+    pub fn stream_buffer_per_host(mut self, bytes: usize) -> Self {
+        self.stream_buffer_per_host = bytes;
         self
     }
 
@@ -340,12 +360,13 @@ impl ServerBuilder<'_> {
         let admission = Admission::new(self.concurrency, self.per_peer);
         let spawner = self.spawner.unwrap_or_else(workers);
         let in_service = InService::new(admission, spawner, self.limits, self.hold_within);
+        let buffers = StreamBuffers::new(self.stream_buffer, self.stream_buffer_per_host);
         let intake = Intake {
             methods,
             fallback,
             interceptors: self.interceptors,
             in_service: Arc::new(in_service),
-            streams: Arc::new(StreamTable::new(self.streams_per_peer)),
+            streams: Arc::new(StreamTable::new(self.streams_per_peer, buffers)),
             at_end: self.at_end,
             draining: AtomicBool::new(false),
         };

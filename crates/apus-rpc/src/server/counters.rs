@@ -15,6 +15,7 @@ pub struct ServerCounters {
     pub(crate) panics: AtomicU64,
     pub(crate) unknown_methods: AtomicU64,
     pub(crate) over_limits: AtomicU64,
+    pub(crate) withheld: AtomicU64,
     pub(crate) intercepted: AtomicU64,
     pub(crate) drained: AtomicU64,
 }
@@ -70,6 +71,14 @@ impl ServerCounters {
     #[must_use]
     pub fn over_limits(&self) -> u64 {
         self.over_limits.load(Ordering::Relaxed)
+    }
+
+    /// Messages of streams that found [`stream_buffer`](crate::ServerBuilder::stream_buffer) or
+    /// [`stream_buffer_per_host`](crate::ServerBuilder::stream_buffer_per_host) full: their clients waited with further ones. A call
+    /// whose first message found no room is counted as well; it has failed.
+    #[must_use]
+    pub fn withheld(&self) -> u64 {
+        self.withheld.load(Ordering::Relaxed)
     }
 
     /// Requests that an interceptor has refused.

@@ -123,7 +123,9 @@ where
         let (context, limits) = (accepted.context().clone(), accepted.in_service().limits);
         let is_short = body.len() <= INLINE_MAX;
         let in_service = accepted.in_service();
-        let stream = Arc::new(ServerStream::new(context.clone(), in_service, body, ends, holds));
+        let buffers = &streams.buffers;
+        let stream = ServerStream::new(context.clone(), in_service, buffers, body, ends, holds);
+        let stream = Arc::new(stream);
         let registered = match streams.register(context.peer(), id, &stream) {
             Ok(registered) => registered,
             Err(status) => {

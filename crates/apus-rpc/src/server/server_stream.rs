@@ -1,6 +1,7 @@
 //! The server's side of a call with streams.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
@@ -11,8 +12,9 @@ use crate::context::Context;
 use crate::envelope::{EnvelopeError, EnvelopeLimits, ResponseHead};
 use crate::metadata::Metadata;
 use crate::server::answer;
-use crate::server::counters::ServerCounters;
+use crate::server::counters::{ServerCounters, count};
 use crate::server::in_service::InService;
+use crate::server::stream_buffers::{BufferShare, StreamBuffers};
 use crate::status::{Execution, Status};
 use crate::streaming::chunks::{CHUNK_MAX, ChunkQueue};
 use crate::streaming::in_order::{InOrder, SeqPlace};
@@ -50,7 +52,11 @@ struct RequestSide {
     bytes: usize,
     has_end: bool,
     /// PUSHes that are in order and wait for room.
-    full: VecDeque<Incoming>,
+    full: VecDeque<Unanswered>,
+    /// Bytes of the chunk of an OPEN without an answer. The budgets of the node have it, as those of PUSHes without an answer.
+    opening: usize,
+    /// The other bytes.
+    share: BufferShare,
     reader: Option<Waker>,
     is_read: bool,
 }
@@ -61,9 +67,20 @@ struct Pushed {
     request: Incoming,
 }
 
+/// A PUSH without an answer.
+struct Unanswered {
+    request: Incoming,
+    /// Bytes of its chunk, until the handler takes it.
+    bytes: usize,
+    /// The buffers had no room for it.
+    is_withheld: bool,
+}
+
 /// The handler's messages.
 struct ResponseSide {
     chunks: ChunkQueue,
+    /// Their bytes between two polls of the handler.
+    share: BufferShare,
     pulls: InOrder<Incoming>,
     is_opened: bool,
     /// The metadata is sent before the first message is there.
@@ -117,6 +134,13 @@ fn over() -> ResponseHead {
     ResponseHead { end: Some(Status::new(Code::Ok, "")), ..ResponseHead::default() }
 }
 
+/// The status of a call whose first chunk has no room among those of all streams.
+#[cold]
+fn buffers_are_full() -> Status {
+    let text = "messages of streams that wait for handlers fill the room for them (stream_buffer)";
+    Status::new(Code::ResourceExhausted, text)
+}
+
 fn refusal(text: &'static str) -> ResponseHead {
     let status = Status::new(Code::ResourceExhausted, text);
     ResponseHead { end: Some(status), ..ResponseHead::default() }
@@ -127,10 +151,12 @@ impl ServerStream {
     pub(crate) fn new(
         context: Context,
         in_service: &InService,
+        buffers: &Arc<StreamBuffers>,
         chunk: Bytes,
         ends: bool,
         holds: bool,
     ) -> Self {
+        let share = || buffers.share(context.peer().host.ip());
         let bytes = if chunk.is_empty() { 0 } else { chunk.len() + CHUNK_COST };
         let chunks = if chunk.is_empty() { VecDeque::new() } else { VecDeque::from([chunk]) };
         let inbox = RequestSide {
@@ -139,11 +165,14 @@ impl ServerStream {
             bytes,
             has_end: ends,
             full: VecDeque::new(),
+            opening: bytes,
+            share: share(),
             reader: None,
             is_read: true,
         };
         let outbox = ResponseSide {
             chunks: ChunkQueue::default(),
+            share: share(),
             pulls: InOrder::new(),
             is_opened: false,
             is_head_due: false,
@@ -177,7 +206,7 @@ impl ServerStream {
                 SeqPlace::Refused => effects.answer(request, &refusal("a PUSH is too far ahead")),
                 SeqPlace::Kept => {
                     inbox.pushes.push(seq, Pushed { chunk, ends, request });
-                    inbox.accept(&mut effects);
+                    inbox.accept(&mut effects, &self.counters);
                 }
             }
         }
@@ -196,7 +225,7 @@ impl ServerStream {
                 }
                 SeqPlace::Kept => {
                     state.outbox.pulls.push(seq, request);
-                    self.flush(&mut state.outbox, &mut effects);
+                    self.flush(&mut state, &mut effects);
                 }
             }
         }
@@ -214,7 +243,7 @@ impl ServerStream {
             } else if !state.outbox.is_opened && state.outbox.hold.is_none() {
                 state.outbox.hold = Some(request);
                 state.outbox.is_hold_due = false;
-                self.flush(&mut state.outbox, &mut effects);
+                self.flush(&mut state, &mut effects);
             } else if let Err(request) = self.context.hold(request) {
                 effects.answer(*request, &refusal("the call has a request that holds it"));
             }
@@ -232,10 +261,9 @@ impl ServerStream {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
-            let Sides { inbox, outbox, .. } = &mut *state;
-            outbox.end.get_or_insert(status);
-            inbox.end(&mut effects);
-            self.flush(outbox, &mut effects);
+            state.outbox.end.get_or_insert(status);
+            state.inbox.end(&mut effects);
+            self.flush(&mut state, &mut effects);
         }
         effects.act();
     }
@@ -245,12 +273,11 @@ impl ServerStream {
         let mut effects = Effects::default();
         {
             let mut state = self.state();
-            let Sides { inbox, outbox, .. } = &mut *state;
-            inbox.end(&mut effects);
-            outbox.chunks.clear();
-            outbox.end.get_or_insert(status);
-            self.flush(outbox, &mut effects);
-            for pull in outbox.pulls.take_all() {
+            state.inbox.end(&mut effects);
+            state.outbox.chunks.clear();
+            state.outbox.end.get_or_insert(status);
+            self.flush(&mut state, &mut effects);
+            for pull in state.outbox.pulls.take_all() {
                 effects.answer(pull, &over());
             }
         }
@@ -273,7 +300,7 @@ impl ServerStream {
         {
             let mut state = self.state();
             state.outbox.is_polled = false;
-            self.flush(&mut state.outbox, &mut effects);
+            self.flush(&mut state, &mut effects);
         }
         effects.act();
     }
@@ -297,7 +324,7 @@ impl ServerStream {
             if outbox.end.is_none() {
                 add(outbox);
                 if !outbox.is_gathering() {
-                    self.flush(outbox, &mut effects);
+                    self.flush(&mut state, &mut effects);
                 }
             }
         }
@@ -306,12 +333,18 @@ impl ServerStream {
 
     /// Answers the OPEN or the PULLs whose turn it is, as far as there is something to send.
     //= docs/rpc-wire.md#E22
-    fn flush(&self, outbox: &mut ResponseSide, effects: &mut Effects) {
+    fn flush(&self, sides: &mut Sides, effects: &mut Effects) {
+        let Sides { inbox, outbox } = sides;
         while !outbox.end_is_sent && outbox.has_part() {
             let is_whole = outbox.end.is_some() && outbox.chunks.has_at_most_one();
             if !outbox.is_opened && outbox.is_hold_due && !is_whole {
                 // Either request stands for the call at any time.
                 break;
+            }
+            //= docs/rpc-wire.md#E24
+            if !outbox.is_opened && !is_whole && !inbox.keep_opening() {
+                count(&self.counters.withheld);
+                outbox.fail(buffers_are_full());
             }
             let (request, metadata) = if outbox.is_opened {
                 (outbox.pulls.pop(), Metadata::new())
@@ -350,6 +383,7 @@ impl ServerStream {
             }
             effects.wake(&mut outbox.task);
         }
+        outbox.share.set(outbox.chunks.bytes());
         if outbox.chunks.bytes() < OUTBOX_MAX || outbox.end_is_sent {
             effects.wake(&mut outbox.writer);
         }
@@ -357,6 +391,18 @@ impl ServerStream {
 }
 
 impl ResponseSide {
+    /// Ends the response with an error of the server.
+    #[cold]
+    fn fail(&mut self, status: Status) {
+        self.chunks.clear();
+        self.end = Some(status);
+    }
+
+    /// Whether a handler may add a message. One whose client has pulled all messages may, so that every stream goes on.
+    fn has_room(&self) -> bool {
+        self.chunks.is_empty() || self.chunks.bytes() < OUTBOX_MAX && self.share.has_room()
+    }
+
     /// Whether there is something to send.
     fn has_part(&self) -> bool {
         !self.chunks.is_empty() || self.end.is_some() || self.is_head_due && !self.is_opened
@@ -370,34 +416,75 @@ impl ResponseSide {
 
 impl RequestSide {
     /// Takes the PUSHes whose turn it is.
-    fn accept(&mut self, effects: &mut Effects) {
+    fn accept(&mut self, effects: &mut Effects, counters: &ServerCounters) {
         while let Some(Pushed { chunk, ends, request }) = self.pushes.pop() {
+            let mut bytes = 0;
             if self.is_read && !self.has_end && !chunk.is_empty() {
-                self.bytes += chunk.len() + CHUNK_COST;
+                bytes = chunk.len() + CHUNK_COST;
+                self.bytes += bytes;
                 self.chunks.push_back(chunk);
             }
             self.has_end |= ends;
-            self.full.push_back(request);
+            self.full.push_back(Unanswered { request, bytes, is_withheld: false });
         }
-        self.give_credit(effects);
+        self.give_credit(effects, counters);
         effects.wake(&mut self.reader);
     }
 
+    /// Answers PUSHes as far as there is room for their chunks: the budgets of the node have those of the others.
     //= docs/rpc-wire.md#E24
-    fn give_credit(&mut self, effects: &mut Effects) {
+    fn give_credit(&mut self, effects: &mut Effects, counters: &ServerCounters) {
         while self.bytes < INBOX_MAX
-            && let Some(request) = self.full.pop_front()
+            && let Some(first) = self.full.front_mut()
         {
-            effects.answer(request, &credit());
+            if !self.share.try_add(first.bytes) {
+                if !mem::replace(&mut first.is_withheld, true) {
+                    count(&counters.withheld);
+                }
+                break;
+            }
+            let first = self.full.pop_front().expect("it was looked at");
+            effects.answer(first.request, &credit());
         }
+    }
+
+    /// Takes the next chunk. Its bytes leave the count that they are in.
+    fn take(&mut self) -> Option<Bytes> {
+        let chunk = self.chunks.pop_front()?;
+        let bytes = chunk.len() + CHUNK_COST;
+        self.bytes -= bytes;
+        if self.opening > 0 {
+            self.opening = 0;
+        } else if self.share.bytes() > 0 {
+            self.share.remove(bytes);
+        } else if let Some(first) = self.full.iter_mut().find(|push| push.bytes > 0) {
+            first.bytes = 0;
+        }
+        Some(chunk)
+    }
+
+    /// The OPEN is about to be answered. Returns false if there is no room for its chunk.
+    fn keep_opening(&mut self) -> bool {
+        let has_room = self.share.try_add(self.opening);
+        if has_room {
+            self.opening = 0;
+        }
+        has_room
+    }
+
+    /// Drops the chunks.
+    fn clear(&mut self) {
+        (self.is_read, self.bytes, self.opening) = (false, 0, 0);
+        self.chunks.clear();
+        self.share.set(0);
+        self.full.iter_mut().for_each(|push| push.bytes = 0);
     }
 
     /// The client's body is not wanted any more.
     fn end(&mut self, effects: &mut Effects) {
-        (self.is_read, self.bytes) = (false, 0);
-        self.chunks.clear();
+        self.clear();
         let waiting = self.pushes.take_all().map(|pushed| pushed.request);
-        for request in self.full.drain(..).chain(waiting) {
+        for request in self.full.drain(..).map(|push| push.request).chain(waiting) {
             effects.answer(request, &over());
         }
         effects.wake(&mut self.reader);
@@ -410,9 +497,8 @@ impl ChunkSource for ServerStream {
         let polled = {
             let mut state = self.state();
             let inbox = &mut state.inbox;
-            if let Some(chunk) = inbox.chunks.pop_front() {
-                inbox.bytes -= chunk.len() + CHUNK_COST;
-                inbox.give_credit(&mut effects);
+            if let Some(chunk) = inbox.take() {
+                inbox.give_credit(&mut effects, &self.counters);
                 Poll::Ready(Some(Ok(chunk)))
             } else if inbox.has_end || !inbox.is_read {
                 Poll::Ready(None)
@@ -451,9 +537,8 @@ impl ChunkSource for ServerStream {
         let mut effects = Effects::default();
         {
             let inbox = &mut self.state().inbox;
-            (inbox.is_read, inbox.bytes) = (false, 0);
-            inbox.chunks.clear();
-            inbox.give_credit(&mut effects);
+            inbox.clear();
+            inbox.give_credit(&mut effects, &self.counters);
         }
         effects.act();
     }
@@ -466,7 +551,7 @@ impl ChunkSink for ServerStream {
         if outbox.end.is_some() || outbox.end_is_sent {
             return Poll::Ready(Err(Status::new(Code::Cancelled, "the call is over")));
         }
-        if outbox.chunks.bytes() < OUTBOX_MAX {
+        if outbox.has_room() {
             return Poll::Ready(Ok(()));
         }
         outbox.writer = Some(task.waker().clone());

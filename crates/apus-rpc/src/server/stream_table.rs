@@ -13,6 +13,7 @@ use apus::{Address, Bytes};
 use crate::code::Code;
 use crate::envelope::{RequestHead, ResponseHead};
 use crate::server::server_stream::ServerStream;
+use crate::server::stream_buffers::StreamBuffers;
 use crate::spawning::Spawn;
 use crate::status::Status;
 use crate::timer::sleep;
@@ -37,6 +38,7 @@ const EARLY_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct StreamTable {
     state: Mutex<KnownStreams>,
     per_peer: usize,
+    pub(crate) buffers: Arc<StreamBuffers>,
 }
 
 #[derive(Default)]
@@ -126,8 +128,8 @@ pub(crate) struct Registered {
 }
 
 impl StreamTable {
-    pub(crate) fn new(per_peer: usize) -> Self {
-        Self { state: Mutex::default(), per_peer }
+    pub(crate) fn new(per_peer: usize, buffers: StreamBuffers) -> Self {
+        Self { state: Mutex::default(), per_peer, buffers: Arc::new(buffers) }
     }
 
     fn state(&self) -> MutexGuard<'_, KnownStreams> {
