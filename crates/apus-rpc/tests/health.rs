@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use apus_rpc::envelope::{MethodPath, Opening, RequestHead};
 use apus_rpc::health::{Health, ServingStatus};
-use apus_rpc::{Address, Balance, Channel, Code, Node, Server, Status, Streaming};
+use apus_rpc::{Address, Balance, Channel, Code, Metadata, Node, Server, Status, Streaming};
 use futures_lite::future::block_on;
 use tokio::sync::oneshot;
 
@@ -187,15 +188,20 @@ fn the_end_of_a_server_does_not_wait_for_a_watcher_that_reads_nothing() {
     let shutdown = async { ended.await.unwrap_or(()) };
     let serving = Server::builder(&server_node).add(health.clone()).serve(PORT, shutdown);
     let serving = thread::spawn(move || serving.drain(Duration::from_secs(600)).wait());
-    let address = Address::new(server_node.local_addr(), PORT).to_string();
-    let channel = Channel::builder(&address).node(&node()).build().expect("a channel");
-    let call = channel.stream(WATCH).start_raw(request("").into(), true);
-    let (_, mut watched) = call.expect("sent");
-    assert_eq!(block_on(next(&mut watched)), Some(Ok(1)));
+    let client = node().client().expect("a client");
+    let to = Address::new(server_node.local_addr(), PORT);
+    let path = MethodPath::new(WATCH).expect("a path");
+    let (ends, holds, metadata) = (true, true, Metadata::new());
+    let opening = Opening { id: 5, ends, holds, path, metadata };
+    let open = [RequestHead::Open(opening).encode(0), request("")].concat();
+    let open = client.call(to, open).start().expect("sent");
+    // It holds its call, and pulls nothing.
+    let hold = client.call(to, RequestHead::Hold { id: 5 }.encode(0)).start().expect("sent");
+    open.wait().expect("the first status");
     end.send(()).expect("the server serves");
     let drained = serving.join().expect("no panic").expect("it served");
     assert_eq!((drained.finished, drained.cancelled), (0, 0), "a watch is no request");
-    drop(watched);
+    drop(hold);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "tower")]
 
+mod health_frames;
 mod pair;
 
 use std::future;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use apus_rpc::health::{Health, ServingStatus};
 use apus_rpc::tower::{IncomingRequest, LayerError, OutgoingRequest};
 use apus_rpc::{
     Bytes, Channel, ChannelBuilder, Code, Context, Response, Server, ServerBuilder, Status,
@@ -22,6 +24,7 @@ use tower::timeout::TimeoutLayer;
 use tower::util::MapRequestLayer;
 use tower::{ServiceExt, service_fn};
 
+use health_frames::{request, response};
 use pair::{PORT, Served, address, node, served};
 
 /// A channel with layers to a server.
@@ -344,4 +347,59 @@ fn the_time_of_a_call_passes_within_the_layers_of_its_channel() {
     let call = channel.unary("/a.B/Echo", "x").deadline(Duration::from_millis(20));
     let status = call.wait().expect_err("no time");
     assert_eq!(status.code(), Code::DeadlineExceeded);
+}
+
+#[apus_rpc::service(name = "a.Small")]
+trait Small {
+    async fn nothing(&self, cx: &Context) -> Result<(), Status>;
+}
+
+struct Nothing;
+
+impl Small for Nothing {
+    async fn nothing(&self, _: &Context) -> Result<(), Status> {
+        future::pending().await
+    }
+}
+
+type BuildWith = fn(ServerBuilder<'_>) -> ServerBuilder<'_>;
+
+#[tokio::test]
+async fn health_and_schemas_are_outside_of_the_layers_and_the_limit_of_a_server() {
+    let layers: [BuildWith; 4] = [
+        |server| server.layer(TimeoutLayer::new(Duration::ZERO)),
+        |server| server.layer(LoadShedLayer::new()).layer(ConcurrencyLimitLayer::new(0)),
+        |server| {
+            server.layer(tower::layer::layer_fn(|_: apus_rpc::tower::IncomingService| {
+                service_fn(|_: IncomingRequest| async {
+                    Err::<Response, LayerError>("refused".into())
+                })
+            }))
+        },
+        |server| server.concurrency(0),
+    ];
+    for layer in layers {
+        let health = Health::new();
+        let added = health.clone();
+        let channel = in_runtime(|server| layer(server).add(added).add(SmallServer::new(Nothing)));
+        let channel = channel.await;
+        let schema = apus_rpc::schema::Schema::of_server(&channel, "a.Small").await;
+        assert_eq!(schema.expect("a schema"), SmallClient::schema());
+        let check = channel.unary("/grpc.health.v1.Health/Check", request(""));
+        assert_eq!(response(check.await.expect("a status").body()), 1);
+        let mut watches = Vec::new();
+        for _ in 0..3 {
+            let call = channel.stream("/grpc.health.v1.Health/Watch");
+            let (_, mut watch) = call.start_raw(request("").into(), true).expect("sent");
+            let first = future::poll_fn(|task| watch.poll_chunk(task)).await;
+            assert_eq!(first.map(|it| it.map(|it| response(&it))), Some(Ok(1)));
+            watches.push(watch);
+        }
+        health.set("", ServingStatus::NotServing);
+        for mut watch in watches {
+            let second = future::poll_fn(|task| watch.poll_chunk(task)).await;
+            assert_eq!(second.map(|it| it.map(|it| response(&it))), Some(Ok(2)));
+        }
+        channel.unary("/a.Small/Nothing", "").await.expect_err("refused");
+    }
 }

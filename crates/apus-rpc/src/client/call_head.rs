@@ -247,8 +247,8 @@ macro_rules! call_setters {
             self
         }
 
-        /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context, and is no
-        /// child of its span.
+        /// Makes the call independent of the request in whose handler it is made: it has neither its deadline nor its trace context,
+        /// and is no child of its span.
         pub fn detached(mut self) -> Self {
             self.head.detach();
             self

@@ -17,11 +17,11 @@ impl Service for Health {
         let checked = ServedHealth::new(self);
         let (watched, at_end) = (checked.clone(), checked.clone());
         server
-            .route(CHECK, move |_, body| {
+            .built_in_route(CHECK, move |_, body| {
                 let answer = check(&checked, &body);
                 async move { answer }
             })
-            .stream(WATCH, move |_, requests, responses| {
+            .built_in_stream(WATCH, move |_, requests, responses| {
                 watch(watched.clone(), requests, responses)
             })
             .at_end(move || at_end.end())

@@ -16,6 +16,10 @@ pub(crate) struct Admission {
     in_service: AtomicUsize,
     limit: usize,
     per_peer: Option<PerPeer>,
+    /// Requests of built-in methods, which no limit counts.
+    built_in: AtomicUsize,
+    /// Requests whose handler was dropped before its end, without built-in ones.
+    given_up: AtomicUsize,
     /// Set by the end of a server, which waits until no request is in service.
     is_ending: AtomicBool,
     last: Mutex<Option<Waker>>,
@@ -47,22 +51,57 @@ pub(crate) struct Permit<'a> {
 pub(crate) struct Admittance {
     /// The peer, if the requests of each are counted.
     peer: Option<SocketAddr>,
+    is_built_in: bool,
 }
 
 impl Admission {
     pub(crate) fn new(limit: usize, per_peer: Option<usize>) -> Self {
         let per_peer = per_peer.map(|limit| PerPeer { limit, in_service: Mutex::default() });
-        let (in_service, is_ending) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { in_service, limit, per_peer, is_ending, last: Mutex::new(None) }
+        Self {
+            in_service: AtomicUsize::new(0),
+            limit,
+            per_peer,
+            built_in: AtomicUsize::new(0),
+            given_up: AtomicUsize::new(0),
+            is_ending: AtomicBool::new(false),
+            last: Mutex::new(None),
+        }
     }
 
     /// Waits until no request is in service. One task may wait at a time.
     pub(crate) fn idle(&self) -> impl Future<Output = ()> + use<'_> {
+        self.until_zero(&self.in_service)
+    }
+
+    /// As [`idle`](Self::idle), for requests of built-in methods.
+    pub(crate) fn idle_built_in(&self) -> impl Future<Output = ()> + use<'_> {
+        self.until_zero(&self.built_in)
+    }
+
+    fn until_zero<'a>(&'a self, number: &'a AtomicUsize) -> impl Future<Output = ()> + use<'a> {
         self.is_ending.store(true, Ordering::SeqCst);
-        poll_fn(|task| {
+        poll_fn(move |task| {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(task.waker().clone());
-            if self.in_service() == 0 { Poll::Ready(()) } else { Poll::Pending }
+            if number.load(Ordering::SeqCst) == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
+    }
+
+    /// Number of requests so far whose handler was dropped before its end.
+    pub(crate) fn given_up(&self) -> usize {
+        self.given_up.load(Ordering::SeqCst)
+    }
+
+    /// The handler of a request is dropped before its end.
+    pub(crate) fn note_given_up(&self, place: &Admittance) {
+        if !place.is_built_in {
+            self.given_up.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes a place for a request of a built-in method.
+    pub(crate) fn admit_built_in(&self) -> Permit<'_> {
+        self.built_in.fetch_add(1, Ordering::SeqCst);
+        Permit { admission: self, place: Some(Admittance { peer: None, is_built_in: true }) }
     }
 
     /// Number of requests in service.
@@ -77,7 +116,8 @@ impl Admission {
             let text = format!("{} requests are in service: the limit (concurrency)", self.limit);
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
-        let mut permit = Permit { admission: self, place: Some(Admittance { peer: None }) };
+        let mut permit =
+            Permit { admission: self, place: Some(Admittance { peer: None, is_built_in: false }) };
         let Some(per_peer) = &self.per_peer else { return Ok(permit) };
         let mut peers = per_peer.in_service();
         let count = peers.entry(peer).or_default();
@@ -91,7 +131,7 @@ impl Admission {
             return Err(Status::new(Code::ResourceExhausted, text).not_executed());
         }
         *count += 1;
-        permit.place = Some(Admittance { peer: Some(peer) });
+        permit.place = Some(Admittance { peer: Some(peer), is_built_in: false });
         Ok(permit)
     }
 
@@ -106,7 +146,8 @@ impl Admission {
                 }
             }
         }
-        let was_last = self.in_service.fetch_sub(1, Ordering::SeqCst) == 1;
+        let number = if place.is_built_in { &self.built_in } else { &self.in_service };
+        let was_last = number.fetch_sub(1, Ordering::SeqCst) == 1;
         if was_last && self.is_ending.load(Ordering::SeqCst) {
             let waker = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
             waker.into_iter().for_each(Waker::wake);

@@ -23,7 +23,7 @@ use crate::server::in_service::InService;
 use crate::server::intake::{IncomingCall, Intake, Interceptor};
 #[cfg(feature = "tower")]
 use crate::server::layers::{IncomingRequest, MethodLayers};
-use crate::server::method::{Method, Unary, WithStreams};
+use crate::server::method::{BuiltIn, Method, Unary, WithStreams};
 use crate::server::methods::Methods;
 use crate::server::serving::{ServeError, Serving};
 use crate::server::stream_buffers::StreamBuffers;
@@ -166,6 +166,34 @@ impl ServerBuilder<'_> {
         self
     }
 
+    /// As [`route`](Self::route), for a method of the library: it is outside of layers and of limits on requests in service.
+    pub(crate) fn built_in_route<F, B>(
+        mut self,
+        path: &str,
+        handler: impl Fn(Context, Bytes) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<B, Status>> + Send + 'static,
+        B: Into<Bytes> + 'static,
+    {
+        let method = Unary::new(handler, |body: B| body.into().into());
+        self.serve_method(path, Arc::new(BuiltIn(method)));
+        self
+    }
+
+    /// As [`stream`](Self::stream), for a method of the library.
+    pub(crate) fn built_in_stream<F>(
+        mut self,
+        path: &str,
+        handler: impl Fn(Context, Streaming, StreamSender) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        self.serve_method(path, Arc::new(BuiltIn(WithStreams { handler })));
+        self
+    }
+
     fn serve_method(&mut self, path: &str, method: Arc<dyn Method>) {
         let Ok(known) = MethodPath::new(path.to_owned()) else {
             self.fault.get_or_insert_with(|| ServeError::Path(path.to_owned()));
@@ -263,8 +291,9 @@ impl ServerBuilder<'_> {
         self
     }
 
-    /// Wraps all methods in a layer of tower, also those that are added later; see [`tower`](crate::tower). The first layer is the
-    /// outermost one. Requests reach it after the limits and interceptors of the server, and have a copy of the service each.
+    /// Wraps all methods in a layer of tower, also those that are added later; see [`tower`](crate::tower). Those of the library are
+    /// outside: [`Health`](crate::health::Health), and the schemas of typed services. The first layer is the outermost one. Requests
+    /// reach it after the limits and interceptors of the server, and have a copy of the service each.
     #[cfg(feature = "tower")]
     pub fn layer<L>(mut self, layer: L) -> Self
     where
@@ -278,8 +307,9 @@ impl ServerBuilder<'_> {
     }
 
     /// Most requests in service at a time. Further ones are refused with
-    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) before their envelope is read, and clients know that they were
-    /// not executed. Default: as many as the budgets of the node have room for.
+    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) before their handler is called, and clients know that they were
+    /// not executed. Those of [`Health`](crate::health::Health), and those for schemas of typed services, do not count. Default: as many
+    /// as the budgets of the node have room for.
     pub fn concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests;
         self
@@ -349,7 +379,8 @@ impl ServerBuilder<'_> {
             let (mut methods, mut fallback) = (self.methods, self.fallback);
             if !self.layers.is_empty() {
                 let layers = MethodLayers::new(self.layers);
-                for method in methods.iter_mut().chain(&mut fallback) {
+                let layered = methods.iter_mut().filter(|method| !method.is_built_in());
+                for method in layered.chain(&mut fallback) {
                     *method = layers.around(Arc::clone(method));
                 }
             }

@@ -24,28 +24,31 @@ pub(crate) async fn drain(
     at_most: Duration,
 ) -> Ended {
     shutdown.await;
+    let admission = &intake.in_service.admission;
+    let before = admission.in_service();
     intake.at_end.iter().for_each(|call| call());
     intake.draining.store(true, Ordering::SeqCst);
-    let before = intake.in_service.admission.in_service();
-    idle_within(&intake, at_most).await;
-    let counters = &intake.in_service.counters;
-    let given_up = counters.given_up();
+    within(admission.idle(), at_most).await;
+    within(admission.idle_built_in(), at_most.min(WATCHES_MAX)).await;
+    let given_up = admission.given_up();
     intake.in_service.cancel();
-    idle_within(&intake, CANCELLED_MAX).await;
-    let given_up = usize::try_from(counters.given_up() - given_up).unwrap_or(usize::MAX);
-    let cancelled = given_up + intake.in_service.admission.in_service();
+    within(admission.idle(), CANCELLED_MAX).await;
+    let cancelled = admission.given_up() - given_up + admission.in_service();
     Ended { finished: before.saturating_sub(cancelled), cancelled }
 }
 
-/// Waits until no request is in service, for at most this time.
-async fn idle_within(intake: &Intake, at_most: Duration) {
-    let (mut idle, mut time) = (pin!(intake.in_service.admission.idle()), pin!(sleep(at_most)));
+/// Waits for at most this time.
+async fn within(idle: impl Future<Output = ()>, at_most: Duration) {
+    let (mut idle, mut time) = (pin!(idle), pin!(sleep(at_most)));
     future::poll_fn(|task| match idle.as_mut().poll(task) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => time.as_mut().poll(task),
     })
     .await;
 }
+
+/// Bounds the wait for watchers of the health, which have got their last status. Their clients may read it late, or never.
+const WATCHES_MAX: Duration = Duration::from_secs(1);
 
 /// Bounds the wait for handlers that were given up. A handler ends at its next await, and one that blocks its thread is left.
 const CANCELLED_MAX: Duration = Duration::from_secs(1);

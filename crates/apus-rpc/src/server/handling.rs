@@ -127,6 +127,9 @@ impl Accepted {
     #[cold]
     fn give_up(&mut self) {
         count(&self.in_service.counters.given_up);
+        if let Some(place) = &self.place {
+            self.in_service.admission.note_given_up(place);
+        }
         self.context.cancel();
         let is_late = self.context.remaining().is_some_and(|remaining| remaining.is_zero());
         self.context.note_end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled });

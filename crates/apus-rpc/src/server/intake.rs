@@ -144,6 +144,7 @@ impl Intake {
         let unknown = |status: &Status| observe::refused(None, status.code());
         let admission = &self.in_service.admission;
         let admitted = admission.admit(request.from().host);
+        let admitted = admitted.or_else(|status| self.admit_built_in(&message).ok_or(status));
         let over = |_: &Status| count(&self.in_service.counters.over_limits);
         let permit = admitted.inspect_err(over).inspect_err(unknown)?;
         let chosen = match self.plain(&mut message) {
@@ -151,7 +152,18 @@ impl Intake {
             None => self.opening(&message).and_then(|opening| self.find(opening)),
         };
         let chosen = self.check(request, chosen.inspect_err(unknown)?)?;
+        let is_built_in = chosen.method.is_built_in();
+        let permit = if is_built_in { admission.admit_built_in() } else { permit };
         Ok((chosen, permit))
+    }
+
+    /// A place for a request beyond the limits, if its method is built-in.
+    #[cold]
+    fn admit_built_in(&self, message: &Bytes) -> Option<Permit<'_>> {
+        let (head, _) = RequestHead::decode(message, &self.in_service.limits).ok()?;
+        let RequestHead::Open(Opening { path, .. }) = head else { return None };
+        let (_, method) = self.methods.get(path.bytes())?;
+        method.is_built_in().then(|| self.in_service.admission.admit_built_in())
     }
 
     /// The method of an OPEN in its most frequent form, of a method with a path of its own. Takes the message then.

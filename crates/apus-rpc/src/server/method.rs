@@ -27,6 +27,11 @@ pub(crate) trait Method: Send + Sync {
     /// Whether the requests or the responses are streams.
     fn is_stream(&self) -> bool;
 
+    /// Whether the library itself has the method: it is outside of layers, and no limit on requests in service counts its requests.
+    fn is_built_in(&self) -> bool {
+        false
+    }
+
     /// Runs the handler within the layers of a server.
     #[cfg(feature = "tower")]
     fn run(&self, context: Context, body: RequestBody) -> RunHandler;
@@ -93,6 +98,28 @@ impl<H, F, B> Unary<H, F, B> {
         {
             *kept = Some(spare);
         }
+    }
+}
+
+/// A method of the library, such as that of the health.
+pub(crate) struct BuiltIn<M>(pub(crate) M);
+
+impl<M: Method> Method for BuiltIn<M> {
+    fn is_stream(&self) -> bool {
+        self.0.is_stream()
+    }
+
+    fn is_built_in(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "tower")]
+    fn run(&self, context: Context, body: RequestBody) -> RunHandler {
+        self.0.run(context, body)
+    }
+
+    fn begin(&self, arrival: Arrival<'_>, opened: OpenedCall<'_>) -> Option<BoxTask> {
+        self.0.begin(arrival, opened)
     }
 }
 

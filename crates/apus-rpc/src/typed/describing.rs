@@ -35,7 +35,7 @@ pub fn describe<'n>(
     schema: fn() -> Schema,
 ) -> ServerBuilder<'n> {
     let text: Arc<OnceLock<Bytes>> = Arc::default();
-    server.route(&format!("/{service}/{DESCRIBE}"), move |_, _| {
+    server.built_in_route(&format!("/{service}/{DESCRIBE}"), move |_, _| {
         let text = Arc::clone(&text);
         async move { Ok(text.get_or_init(|| schema().to_string().into()).clone()) }
     })
