@@ -325,10 +325,14 @@ def test_a_server_that_is_killed_ends_its_calls(link: str) -> None:
     with program(SERVER, repr(way)) as (server, address), node(way) as caller:
         client = caller.client()
         assert client.call(address, b"hello", timeout=20) == b"hello"
-        assert server.stdout is not None
-        reads = server.stdout.readline
-        # Once the handler has begun.
-        threading.Thread(target=lambda: reads() and server.kill()).start()
+
+        def kill() -> None:
+            assert server.stdout is not None
+            # The handler has begun.
+            server.stdout.readline()
+            server.kill()
+
+        threading.Thread(target=kill).start()
         with pytest.raises(apus.CallError) as caught:
             client.call(address, b"wait", timeout=60)
         assert caught.value.may_have_executed and not isinstance(caught.value, apus.DeadlineError)
