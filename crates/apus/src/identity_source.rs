@@ -5,7 +5,6 @@ use std::fmt;
 
 /// A certificate, its key, and the roots of peers, as an [`IdentitySource`] gives them. All are in PEM.
 #[derive(Clone, Default)]
-#[cfg_attr(not(feature = "secure"), expect(dead_code, reason = "no certificate is read"))]
 pub struct IdentityPem {
     pub(crate) certificate: Vec<u8>,
     pub(crate) key: Vec<u8>,
