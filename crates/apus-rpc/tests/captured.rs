@@ -120,11 +120,7 @@ fn envelopes_are_shown_with_path_status_metadata_and_streams() {
     // A request and its response.
     let add = "/shop.Calc/Add";
     let metadata = "x-tenant-id: 7,extra-bin: 01ff";
-    assert_eq!(
-        count(&format!("{add}|1|1|0|||||{metadata}||2").replace("|||||", "||||")),
-        1,
-        "{text}"
-    );
+    assert_eq!(count(&format!("{add}|1|1|0||||{metadata}||2")), 1, "{text}");
     assert_eq!(count(&format!("{add}|||||0||||2")), 1, "{text}");
     assert_eq!(count("/shop.Calc/Find|||||5|no such number|||0"), 1, "{text}");
     assert_eq!(

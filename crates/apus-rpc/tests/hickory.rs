@@ -5,12 +5,14 @@
 mod cluster;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use apus_rpc::{Balance, Channel, EndpointStream, HickoryResolver, Resolve, Target};
-use futures_lite::StreamExt;
+use apus_rpc::{
+    Balance, BoxError, Channel, Endpoint, EndpointStream, HickoryResolver, Resolve, Target,
+};
 use futures_lite::future::block_on;
 
 use cluster::{PORT, cluster, node};
@@ -111,9 +113,14 @@ fn service(priority: u16, weight: u16, port: u16, name: &str) -> Vec<u8> {
     data
 }
 
+/// The next list or error.
+fn item(lists: &mut EndpointStream) -> Result<Vec<Endpoint>, BoxError> {
+    block_on(poll_fn(|task| lists.as_mut().poll_next(task))).expect("the stream goes on")
+}
+
 /// The next list: addresses and weights.
 fn next(lists: &mut EndpointStream) -> Vec<(String, u32)> {
-    let list = block_on(lists.next()).expect("a list").expect("found");
+    let list = item(lists).expect("found");
     list.iter().map(|it| (it.address().to_string(), it.weight())).collect()
 }
 
@@ -157,7 +164,7 @@ fn a_service_without_servers_is_an_error() {
     server.set("_none._udp.svc.test", SRV, 60, vec![service(0, 0, 0, "")]);
     for target in ["srv:_none._udp.svc.test.:4000", "srv:_other._udp.svc.test.:4000", "srv:_a"] {
         let mut lists = server.resolver().watch(&Target::new(target));
-        block_on(lists.next()).expect("an item").expect_err(target);
+        item(&mut lists).expect_err(target);
     }
     let channel = Channel::builder("srv:_none._udp.svc.test.:4000").node(&node());
     let error = channel.resolver(server.resolver()).build().expect_err("no servers");

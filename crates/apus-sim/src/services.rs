@@ -61,7 +61,7 @@ pub struct Network {
     random: u64,
     hosts: Vec<Host>,
     /// Packets under way by the time of arrival; the number orders those of one time.
-    flying: BTreeMap<(Time, u64), Flight>,
+    flying: BTreeMap<(Time, u64), CarriedPacket>,
     flights: u64,
     lost: u64,
     tasks: Arc<Tasks>,
@@ -69,7 +69,7 @@ pub struct Network {
     woken: Arc<Woken>,
 }
 
-struct Flight {
+struct CarriedPacket {
     from: usize,
     to: usize,
     bytes: Vec<u8>,
@@ -278,7 +278,7 @@ impl Network {
                 continue;
             }
             // Each host has one peer: the other end of its channel.
-            let flight = Flight { from: host, to: host ^ 1, bytes };
+            let flight = CarriedPacket { from: host, to: host ^ 1, bytes };
             self.flying.insert((now + self.delay, self.flights), flight);
         }
         moves
@@ -288,7 +288,7 @@ impl Network {
     fn arrive(&mut self) -> bool {
         let mut arrived = false;
         while let Some(entry) = self.flying.first_entry().filter(|it| it.key().0 <= self.now) {
-            let Flight { from, to, bytes } = entry.remove();
+            let CarriedPacket { from, to, bytes } = entry.remove();
             self.hosts[to].endpoint.handle_packet(self.now, path(from), &bytes);
             arrived = true;
         }

@@ -260,16 +260,20 @@ async fn follow(
             return;
         }
         let is_over = {
-            let (mut closed, mut requested) = (pin!(sender.closed()), pin!(requests.changed()));
-            let (mut is_requested, mut time) =
-                (false, pin!(sleep_until(next(begun, until, false))));
+            let mut closed = pin!(sender.closed());
+            let mut requested = pin!(requests.changed());
+            let mut time = pin!(sleep_until(next(begun, until, false)));
+            let mut is_waiting = true;
             poll_fn(|task| {
                 if closed.as_mut().poll(task).is_ready() {
                     return Poll::Ready(true);
                 }
-                if !is_requested && requested.as_mut().poll(task).is_ready() {
-                    is_requested = true;
-                    time.as_mut().reset(next(begun, until, true));
+                if is_waiting && let Poll::Ready(changed) = requested.as_mut().poll(task) {
+                    is_waiting = false;
+                    // An error says that the resolver has gone.
+                    if changed.is_ok() {
+                        time.as_mut().reset(next(begun, until, true));
+                    }
                 }
                 time.as_mut().poll(task).map(|()| false)
             })
