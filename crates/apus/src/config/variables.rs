@@ -151,7 +151,10 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
         let settings = settings();
-        let known: BTreeSet<&str> = known(&settings).collect();
+        // The constants of the C library have the same prefix.
+        let include = root.join("crates/apus-capi/include/apus");
+        let headers = ["apus.h", "apus.hpp"].map(|file| read(&include.join(file))).concat();
+        let known: BTreeSet<&str> = known(&settings).chain(names(&headers)).collect();
         let mut sources = Vec::new();
         files(&root.join("crates"), "rs", &mut sources);
         for path in sources.iter().filter(|path| !path.ends_with("config/variables.rs")) {

@@ -222,7 +222,8 @@ fn read_tls(config: &Config) -> Result<TlsConfig, IdentityError> {
     let expired = "the certificate, or one between it and a root, has expired";
     let (tls, faulty): (_, &dyn Fn(String) -> IdentityError) = match (config.certificate(), given) {
         (Some((cert, key)), _) => {
-            let tls = TlsConfig::of_files(&read(cert)?, &read_key(key)?, trust);
+            let key = read_key(key)?;
+            let tls = TlsConfig::of_files(&read(cert)?, &key, trust);
             (tls, &move |reason| IdentityError::Malformed { file: cert.to_owned(), reason })
         }
         (None, given) => {
