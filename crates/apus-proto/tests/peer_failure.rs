@@ -243,6 +243,26 @@ fn a_call_that_waits_for_the_answer_to_a_doubt_ends_if_the_peer_stays_silent() {
     assert!(silent_for >= secs(1) && !story.may_have_executed(), "{failure}");
 }
 
+/// The peer that asks has no RPCs itself, and is not forgotten as an idle one.
+//= docs/protocol.md#server-4
+//= docs/protocol.md#contact-6
+#[test]
+fn a_call_that_waits_for_the_answer_to_a_doubt_for_minutes_goes_on_once_the_peer_is_back() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_timeout(secs(1_000));
+    });
+    pair.nodes[SERVER].up = false;
+    let first = pair.call(100);
+    pair.drive_for(secs(70));
+    let waiting = pair.call(100);
+    assert!(pair.endpoint(CLIENT).abort(first));
+    pair.drive_for(secs(150));
+    assert_eq!(pair.outcome(CLIENT, waiting), None);
+    pair.nodes[SERVER].up = true;
+    pair.drive_for(secs(2));
+    pair.response(waiting);
+}
+
 #[test]
 fn a_server_forgets_the_requests_of_a_client_that_is_unreachable() {
     let mut pair = Pair::new();

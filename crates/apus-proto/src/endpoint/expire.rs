@@ -149,11 +149,17 @@ impl Endpoint {
             //= docs/protocol.md#server-4
             let over = peer.contact.is_over() && peer.may_be_evicted(now);
             let idle = over || now.saturating_since(peer.last_rx) >= PEER_IDLE;
-            if peer.rpcs == 0 && idle {
+            if peer.rpcs == 0 && idle && !self.is_awaited(key) {
                 self.parts.counters.peers_forgotten += 1;
                 self.forget_peer(key);
             }
         }
+    }
+
+    /// Returns whether RPCs of another peer wait for the answer to this one.
+    fn is_awaited(&self, key: PeerKey) -> bool {
+        let Contact::Asking(doubted, _) = self.peers[key].contact else { return false };
+        self.peers.get(doubted).is_some_and(|doubted| doubted.rpcs > 0)
     }
 
     /// Removes a peer without RPCs, its tokens and its address from every table. If it asks on behalf of another peer, that one is
