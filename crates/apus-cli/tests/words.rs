@@ -107,7 +107,7 @@ fn banned() -> Vec<Banned> {
 fn files() -> Vec<PathBuf> {
     let root = root();
     let mut directories: Vec<PathBuf> =
-        ["crates", "docs", "fuzz", "rivals", "examples", "python", ".ci", "xtask"]
+        ["crates", "docs", "fuzz", "rivals", "examples", "python", "spec", ".ci", "xtask"]
             .map(|it| root.join(it))
             .into();
     let mut files: Vec<PathBuf> = fs::read_dir(&root)
