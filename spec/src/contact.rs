@@ -277,10 +277,10 @@ impl Step {
             let peer = self.peer(node, at);
             match peer.contact {
                 Contact::Over => self.admit(arrived, ours, theirs, false),
-                Contact::Met { theirs: it, .. } if it == theirs && is_proven => {
-                    if peer.place != from {
-                        self.move_peer(node, ours, from);
-                    }
+                Contact::Met { theirs: it, .. }
+                    if it == theirs && is_proven && peer.place != from =>
+                {
+                    self.move_peer(node, ours, from);
                 }
                 _ => {}
             }
