@@ -52,6 +52,7 @@ fn a_simple_exchange_is_counted_once_everywhere() {
     assert_eq!(counted(pair.counters(CLIENT)), client);
     let server = [
         ("requests", 1),
+        ("requests_plain", 1),
         ("responses", 1),
         ("packets_received", 5),
         ("packets_sent", 4),
