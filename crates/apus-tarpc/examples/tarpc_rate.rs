@@ -1,12 +1,8 @@
 //! Compares tarpc over TCP with tarpc over Apus: one client and one echo server, each in a runtime of one thread, bodies of 100
 //! bytes, postcard on all transports, TCP without Nagle's algorithm.
 //!
-//! `tarpc_rate CALLS [ROUNDS] [--cpu]` prints the median time of a call, one at a time, and the rate with 64 outstanding calls: the
-//! medians over the rounds (default 5), in each of which every transport has its turn. Client and server are pinned to one core each.
-//! Only ratios within one run can be compared.
-//!
-//! With `--cpu`, both ends are tasks of one thread, and times are CPU times of this thread, with those of its system calls: the work for
-//! a call, which does not depend on other work of the machine.
+//! `tarpc_rate CALLS [ROUNDS]` prints the median time of a call, one at a time, and the rate with 64 outstanding calls: the medians over
+//! the rounds (default 5), in each of which every transport has its turn. Only ratios within one run mean anything.
 
 #![forbid(unsafe_code)]
 
@@ -14,11 +10,10 @@ use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::net::cpu;
 use apus::{Address, Bytes, Config, Node};
 use futures_util::future::try_join_all;
 use futures_util::{Stream, StreamExt};
@@ -32,7 +27,6 @@ use tarpc::tokio_util::bytes::BytesMut;
 use tarpc::tokio_util::codec::{Framed, LengthDelimitedCodec};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
 
 const OUTSTANDING: usize = 64;
 
@@ -57,25 +51,6 @@ enum Way {
     Udp,
 }
 
-/// The place of the server, and the time that is measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Measured {
-    /// Two threads, and the time of a clock.
-    Clock,
-    /// One thread, and its CPU time.
-    Cpu,
-}
-
-impl Measured {
-    fn now(self) -> Duration {
-        static BEGIN: OnceLock<Instant> = OnceLock::new();
-        match self {
-            Self::Clock => BEGIN.get_or_init(Instant::now).elapsed(),
-            Self::Cpu => cpu::thread_time(),
-        }
-    }
-}
-
 /// Where the server is.
 #[derive(Clone, Copy)]
 enum ServerAt {
@@ -84,19 +59,14 @@ enum ServerAt {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments: Vec<_> = std::env::args().skip(1).collect();
-    let measured = match arguments.pop_if(|last| last == "--cpu") {
-        Some(_) => Measured::Cpu,
-        None => Measured::Clock,
-    };
-    let mut arguments = arguments.into_iter();
-    let calls: usize = arguments.next().ok_or("tarpc_rate CALLS [ROUNDS] [--cpu]")?.parse()?;
+    let mut arguments = std::env::args().skip(1);
+    let calls: usize = arguments.next().ok_or("tarpc_rate CALLS [ROUNDS]")?.parse()?;
     let rounds: usize = arguments.next().map_or(Ok(5), |rounds| rounds.parse())?;
     let ways = [Way::Tcp, Way::Memory, Way::Udp];
     let mut results = ways.map(|_| Vec::new());
     for _ in 0..rounds {
         for (way, results) in ways.into_iter().zip(&mut results) {
-            results.push(measure(way, calls, measured)?);
+            results.push(measure(way, calls)?);
         }
     }
     println!("transport   one at a time: us   {OUTSTANDING} outstanding: thousand/s");
@@ -115,58 +85,38 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The median time of a call in microseconds, and the rate in thousands per second.
-fn measure(way: Way, calls: usize, measured: Measured) -> Result<(f64, f64), Box<dyn Error>> {
-    let (ready, is_ready) = oneshot::channel();
-    let serving = async move {
-        if let Err(error) = serve(way, ready).await {
+fn measure(way: Way, calls: usize) -> Result<(f64, f64), Box<dyn Error>> {
+    let (ready, is_ready) = mpsc::channel();
+    thread::spawn(move || {
+        if let Err(error) = serve(way, &ready) {
             eprintln!("{way:?}: {error}");
         }
-    };
-    let client_runtime = runtime()?;
-    match measured {
-        Measured::Cpu => drop(client_runtime.spawn(serving)),
-        Measured::Clock => drop(thread::spawn(move || {
-            pin(1)?;
-            runtime()?.block_on(serving);
-            io::Result::Ok(())
-        })),
-    }
-    pin(0)?;
-    let figures = client_runtime.block_on(async {
-        let client = connect(way, is_ready.await?).await.map_err(|error| error.to_string())?;
-        tokio::spawn(async move {
-            measure_calls(&client, calls, measured).await.map_err(|it| it.to_string())
-        })
+    });
+    let place = is_ready.recv()?;
+    let runtime = runtime()?;
+    let measured = runtime.block_on(async {
+        let client = connect(way, place).await?;
+        tokio::spawn(
+            async move { measure_calls(&client, calls).await.map_err(|it| it.to_string()) },
+        )
         .await?
         .map_err(Into::into)
     });
-    client_runtime.shutdown_timeout(Duration::from_secs(1));
-    figures
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    measured
 }
 
-/// Pins the calling thread to the first or the second core that the process may use. Does nothing if there is only one.
-fn pin(number: usize) -> io::Result<()> {
-    // A thread inherits the core of the one that starts it.
-    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
-    let allowed = ALLOWED.get_or_init(cpu::allowed);
-    if allowed.len() > 1 { cpu::pin_current_thread(allowed[number]) } else { Ok(()) }
-}
-
-async fn measure_calls(
-    client: &EchoClient,
-    calls: usize,
-    measured: Measured,
-) -> Result<(f64, f64), Box<dyn Error>> {
+async fn measure_calls(client: &EchoClient, calls: usize) -> Result<(f64, f64), Box<dyn Error>> {
     let body = "x".repeat(100);
     let mut times = Vec::with_capacity(calls);
     for number in 0..calls + calls / 10 {
-        let began = measured.now();
+        let began = Instant::now();
         client.echo(tarpc::context::current(), body.clone()).await?;
         if number >= calls / 10 {
-            times.push((measured.now() - began).as_secs_f64() * 1e6);
+            times.push(began.elapsed().as_secs_f64() * 1e6);
         }
     }
-    let began = measured.now();
+    let began = Instant::now();
     let each = calls.div_ceil(OUTSTANDING);
     let tasks = (0..OUTSTANDING).map(|_| {
         let (client, body) = (client.clone(), body.clone());
@@ -178,7 +128,7 @@ async fn measure_calls(
         })
     });
     try_join_all(tasks).await?;
-    let seconds = (measured.now() - began).as_secs_f64();
+    let seconds = began.elapsed().as_secs_f64();
     Ok((median(times.into_iter()), (each * OUTSTANDING) as f64 / seconds / 1e3))
 }
 
@@ -186,7 +136,7 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-fn node(way: Way) -> Result<Node, Box<dyn Error + Send + Sync>> {
+fn node(way: Way) -> Result<Node, Box<dyn Error>> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?);
     config.link(if way == Way::Memory { "auto" } else { "udp" }.parse()?);
@@ -196,29 +146,28 @@ fn node(way: Way) -> Result<Node, Box<dyn Error + Send + Sync>> {
 }
 
 /// Serves until the process ends, or until the client of TCP does.
-async fn serve(
-    way: Way,
-    ready: oneshot::Sender<ServerAt>,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
-    if way == Way::Tcp {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let _ = ready.send(ServerAt::Tcp(listener.local_addr()?));
-        let channel = BaseChannel::with_defaults(framed(listener.accept().await?.0)?);
-        run(channel.execute(Echoing.serve())).await;
-    } else {
-        let node = node(way)?;
-        let transport = apus_tarpc::accept(node.bind(4000)?);
-        let _ = ready.send(ServerAt::Apus(Address::new(node.local_addr(), 4000)));
-        run(BaseChannel::with_defaults(transport).execute(Echoing.serve())).await;
-    }
-    Ok(())
+fn serve(way: Way, ready: &mpsc::Sender<ServerAt>) -> Result<(), Box<dyn Error>> {
+    runtime()?.block_on(async {
+        if way == Way::Tcp {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            ready.send(ServerAt::Tcp(listener.local_addr()?))?;
+            let channel = BaseChannel::with_defaults(framed(listener.accept().await?.0)?);
+            run(channel.execute(Echoing.serve())).await;
+        } else {
+            let node = node(way)?;
+            let transport = apus_tarpc::accept(node.bind(4000)?);
+            ready.send(ServerAt::Apus(Address::new(node.local_addr(), 4000)))?;
+            run(BaseChannel::with_defaults(transport).execute(Echoing.serve())).await;
+        }
+        Ok(())
+    })
 }
 
 async fn run<H: Future<Output = ()> + Send + 'static>(handlers: impl Stream<Item = H>) {
     handlers.for_each(async |handler| drop(tokio::spawn(handler))).await;
 }
 
-async fn connect(way: Way, place: ServerAt) -> Result<EchoClient, Box<dyn Error + Send + Sync>> {
+async fn connect(way: Way, place: ServerAt) -> Result<EchoClient, Box<dyn Error>> {
     let config = tarpc::client::Config::default();
     Ok(match place {
         ServerAt::Tcp(address) => {

@@ -15,19 +15,13 @@ use futures_sink::Sink;
 use serde_core::de::DeserializeOwned;
 use serde_core::ser::Serialize;
 use tarpc::{ClientMessage, Response, ServerError, context};
-use tokio::time::{self, Sleep};
 
 use crate::cancelled::Doubtful;
 use crate::error::server_error;
-use crate::sign::Sign;
 use crate::{body, outcome, trace};
 
 /// The deadline of a request that has none, or a later one. tarpc's timers end after two years.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// A request that was not answered this soon is watched for the end of its client's interest. Watching costs as much as the rest of the
-/// transport, and most requests are answered earlier.
-const WATCHED_AFTER: Duration = Duration::from_millis(1);
 
 /// Requests that are refused before the task gives others a turn.
 const REFUSED_MAX: usize = 64;
@@ -63,13 +57,10 @@ const REFUSED_MAX: usize = 64;
 pub fn accept<Req, Resp>(port: Port) -> AcceptTransport<Req, Resp> {
     AcceptTransport {
         requests: port.requests(),
-        arrived: Sign::new(),
         outstanding: BTreeMap::new(),
         next: 0,
         doubtful: Arc::default(),
         to_check: Vec::new(),
-        unwatched: Vec::new(),
-        watching: None,
         unflushed: None,
         context: context::current(),
         types: PhantomData,
@@ -79,18 +70,12 @@ pub fn accept<Req, Resp>(port: Port) -> AcceptTransport<Req, Resp> {
 /// The transport of a server. From [`accept`].
 pub struct AcceptTransport<Req, Resp> {
     requests: Requests,
-    /// A request may be there.
-    arrived: Sign,
     /// By numbers of this side: those of clients are not unique.
     outstanding: BTreeMap<u64, Outstanding>,
     next: u64,
     doubtful: Arc<Doubtful>,
-    /// Numbers of requests whose clients may have gone, or that are to be watched.
+    /// Numbers of requests whose clients may have gone, or that are not watched yet.
     to_check: Vec<u64>,
-    /// Numbers of requests that are not watched yet.
-    unwatched: Vec<u64>,
-    /// The time at which they are watched, if there are any.
-    watching: Option<Pin<Box<Sleep>>>,
     /// The last response, which the next one or a flush sends.
     unflushed: Option<(Request, Vec<u8>)>,
     /// From which the contexts of requests are made: tarpc has no other way.
@@ -100,25 +85,17 @@ pub struct AcceptTransport<Req, Resp> {
 
 struct Outstanding {
     request: Request,
-    /// From the time at which it is watched.
-    waker: Option<Waker>,
+    waker: Waker,
 }
 
 impl<Req, Resp> AcceptTransport<Req, Resp> {
     /// The number of a request whose client no longer waits, which is forgotten.
-    fn take_cancelled(&mut self, task: &mut Context<'_>) -> Option<u64> {
-        self.to_check.append(&mut self.doubtful.take(task.waker()));
-        if let Some(watching) = &mut self.watching
-            && watching.as_mut().poll(task).is_ready()
-        {
-            self.watching = None;
-            self.to_check.append(&mut self.unwatched);
-        }
+    fn take_cancelled(&mut self, task: &Waker) -> Option<u64> {
+        self.to_check.append(&mut self.doubtful.take(task));
         while let Some(number) = self.to_check.pop() {
-            let Some(Outstanding { request, waker }) = self.outstanding.get_mut(&number) else {
+            let Some(Outstanding { request, waker }) = self.outstanding.get(&number) else {
                 continue; // It was answered.
             };
-            let waker = waker.get_or_insert_with(|| self.doubtful.waker(number));
             if request.poll_cancelled(&Context::from_waker(waker)).is_ready() {
                 self.outstanding.remove(&number);
                 return Some(number);
@@ -150,11 +127,9 @@ impl<Req: DeserializeOwned, Resp> AcceptTransport<Req, Resp> {
         let left = request.remaining().unwrap_or(LONGEST);
         context.deadline = Instant::now() + left.min(LONGEST);
         context.trace_context = request.trace_context().map(trace::from_apus).unwrap_or_default();
-        self.outstanding.insert(id, Outstanding { request, waker: None });
-        self.unwatched.push(id);
-        if self.watching.is_none() {
-            self.watching = Some(Box::pin(time::sleep(WATCHED_AFTER)));
-        }
+        let waker = self.doubtful.waker(id);
+        self.outstanding.insert(id, Outstanding { request, waker });
+        self.to_check.push(id);
         Some(tarpc::Request { context, id, message })
     }
 }
@@ -163,14 +138,14 @@ impl<Req: DeserializeOwned, Resp> Stream for AcceptTransport<Req, Resp> {
     type Item = io::Result<ClientMessage<Req>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(request_id) = self.take_cancelled(context) {
+        if let Some(request_id) = self.take_cancelled(context.waker()) {
             let trace_context = tarpc::trace::Context::default();
             return Poll::Ready(Some(Ok(ClientMessage::Cancel { trace_context, request_id })));
         }
         for _ in 0..REFUSED_MAX {
-            let Self { requests, arrived, .. } = &mut *self;
-            let request = arrived.poll(context, |context| Pin::new(requests).poll_next(context));
-            let Some(request) = ready!(request) else { return Poll::Ready(None) };
+            let Some(request) = ready!(Pin::new(&mut self.requests).poll_next(context)) else {
+                return Poll::Ready(None);
+            };
             if let Some(request) = self.begin(request) {
                 return Poll::Ready(Some(Ok(ClientMessage::Request(request))));
             }

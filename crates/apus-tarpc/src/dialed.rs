@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -16,7 +15,6 @@ use serde_core::ser::Serialize;
 use tarpc::{ClientMessage, Response};
 
 use crate::error::{io_error, server_error};
-use crate::sign::Sign;
 use crate::{body, outcome, trace};
 
 /// The transport of a client of the service at `to`: for `new` of the client that tarpc generates. Nothing is sent before the
@@ -42,20 +40,14 @@ use crate::{body, outcome, trace};
 pub fn dial<Req, Resp>(node: &Node, to: Address) -> Result<DialTransport<Req, Resp>, OpenError> {
     let client = node.client()?;
     let responses = client.responses();
-    let types = PhantomData;
-    let arrived = Sign::new();
-    Ok(DialTransport { client, responses, arrived, to, has_sent: false, is_flushed: true, types })
+    Ok(DialTransport { client, responses, to, is_flushed: true, types: PhantomData })
 }
 
 /// The transport of a client. From [`dial`].
 pub struct DialTransport<Req, Resp> {
     client: Client,
     responses: Responses,
-    /// A response may be there.
-    arrived: Sign,
     to: Address,
-    /// Whether a request was sent since the last flush. It has left at once, and those after it wait for the flush.
-    has_sent: bool,
     /// No request waits for others to leave with it.
     is_flushed: bool,
     types: PhantomData<fn(Req) -> Resp>,
@@ -70,7 +62,6 @@ impl<Req, Resp> DialTransport<Req, Resp> {
     }
 
     fn flush(&mut self) {
-        self.has_sent = false;
         if !self.is_flushed {
             // A refusal is the business of the calls.
             let _ = self.client.send_many(self.to, &mut Vec::new(), Flush::Now);
@@ -88,13 +79,8 @@ impl<Req: Serialize, Resp> DialTransport<Req, Resp> {
         if let Some(trace) = trace::to_apus(&context.trace_context) {
             options = options.trace_context(trace);
         }
-        let flush = if mem::replace(&mut self.has_sent, true) {
-            self.is_flushed = false;
-            Flush::Later
-        } else {
-            Flush::Now // A single request needs no other operation to leave.
-        };
-        self.client.send_with(self.to, body, request.id, flush, options).map_err(io_error)
+        self.is_flushed = false;
+        self.client.send_with(self.to, body, request.id, Flush::Later, options).map_err(io_error)
     }
 }
 
@@ -133,9 +119,9 @@ impl<Req, Resp: DeserializeOwned> Stream for DialTransport<Req, Resp> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let Self { responses, arrived, .. } = &mut *self;
-            let response = arrived.poll(context, |context| Pin::new(responses).poll_next(context));
-            let Some(response) = ready!(response) else { return Poll::Ready(None) };
+            let Some(response) = ready!(Pin::new(&mut self.responses).poll_next(context)) else {
+                return Poll::Ready(None);
+            };
             let message = match response.result {
                 Ok(body) => {
                     outcome::decode(&body).unwrap_or_else(|error| Err(server_error(&error)))

@@ -82,7 +82,6 @@ mod cancelled;
 mod dialed;
 mod error;
 mod outcome;
-mod sign;
 mod trace;
 
 pub use accepted::{AcceptTransport, accept};
