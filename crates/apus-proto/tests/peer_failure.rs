@@ -251,14 +251,19 @@ fn a_call_that_waits_for_the_answer_to_a_doubt_for_minutes_goes_on_once_the_peer
     let mut pair = Pair::acquainted(|config| {
         config.peer_timeout(secs(1_000));
     });
+    // A request of the server keeps the peer.
+    pair.nodes[CLIENT].app = App::Hold;
+    pair.call_from(SERVER, CLIENT, body(100, 1));
+    pair.drive_for(millis(1));
     pair.nodes[SERVER].up = false;
-    let first = pair.call(100);
+    pair.hook =
+        Some(Box::new(|passing| if passing.from == SERVER { Fate::Drop } else { Fate::Pass }));
     pair.drive_for(secs(70));
     let waiting = pair.call(100);
-    assert!(pair.endpoint(CLIENT).abort(first));
     pair.drive_for(secs(150));
     assert_eq!(pair.outcome(CLIENT, waiting), None);
-    pair.nodes[SERVER].up = true;
+    pair.hook = None;
+    pair.restart(SERVER);
     pair.drive_for(secs(2));
     pair.response(waiting);
 }
