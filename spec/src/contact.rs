@@ -152,7 +152,7 @@ impl Step {
     // ---- OPEN, TOKEN, CONFIRM
 
     /// Sends OPEN, on behalf of the calls that wait. `seq` is named if none does.
-    pub(crate) fn send_open(&mut self, node: usize, ours: Token, seq: u8) {
+    fn send_open(&mut self, node: usize, ours: Token, seq: u8) {
         let Some(at) = self.find(node, ours) else { return };
         let (known, waits) = match self.state.nodes[node].peers[at].contact {
             Contact::Opening => (None, at),
@@ -402,6 +402,8 @@ impl Step {
                 if is_recent(since, now) && !self.breaks(Revert::LostConfirmDoubts) =>
             {
                 self.send(node, from, Body::Confirm { stamp: theirs, theirs: ours, proof, seq });
+                let call = self.call_of(node, ours, seq);
+                call.into_iter().for_each(|call| self.send_again(call));
             }
             _ => self.doubt(node, ours, seq),
         }

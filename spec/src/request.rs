@@ -3,7 +3,7 @@
 use crate::contact::{Arrived, Step};
 use crate::packet::{Body, Packet, Token, Unknown};
 use crate::revert::Revert;
-use crate::state::{Call, End, Phase, Request, Service};
+use crate::state::{Call, Contact, End, Phase, Request, Service};
 
 impl Step {
     /// A packet arrives at the node that has its address now.
@@ -213,7 +213,15 @@ impl Step {
     /// A node that has moved sends the last packet of each call again, from its new address.
     pub(crate) fn probe_again(&mut self, node: usize) {
         let peers = self.state.nodes[node].peers.clone();
-        peers.iter().for_each(|peer| self.send_open(node, peer.ours, 0));
+        for peer in peers
+            .iter()
+            .filter(|peer| matches!(peer.contact, Contact::Opening | Contact::Asking(_)))
+        {
+            let is_open =
+                |it: &&Packet| matches!(it.body, Body::Open { token, .. } if token == peer.ours);
+            let open = self.state.packets.iter().find(is_open).copied();
+            open.into_iter().for_each(|open| self.send(node, open.to, open.body));
+        }
         for number in 0..self.state.calls.len() {
             let Call { from, seq, phase, .. } = self.state.calls[number];
             let is_sent = matches!(phase, Phase::Part | Phase::Sent | Phase::Begun);
@@ -228,7 +236,8 @@ impl Step {
         }
     }
 
-    fn send_again(&mut self, number: usize) {
+    /// Sends the packets of a request again that were sent.
+    pub(crate) fn send_again(&mut self, number: usize) {
         let Call { from, seq, phase, is_long, .. } = self.state.calls[number];
         let (node, call) = (usize::from(from), number as u8);
         let Some((stamp, place)) = self.route(number) else { return };

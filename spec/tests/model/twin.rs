@@ -47,6 +47,8 @@ pub(crate) struct Twin {
     bytes: BTreeMap<Packet, Vec<u8>>,
     executed: Vec<u8>,
     ends: Vec<Option<End>>,
+    /// Whether the endpoints left out a packet that the model has sent, because of a limit in time.
+    pub(crate) is_limited: bool,
 }
 
 struct Wire(Vec<(PathId, Vec<u8>)>);
@@ -88,6 +90,7 @@ impl Twin {
             bytes: BTreeMap::new(),
             executed: vec![0; state.calls.len()],
             ends: vec![None; state.calls.len()],
+            is_limited: false,
         }
     }
 
@@ -234,6 +237,11 @@ impl Twin {
                 Some(index) => sent.remove(index).2,
                 None => match packet.body {
                     Body::Resend { stamp, seq } => self.resend(stamp, seq),
+                    // A node asks for a proof once in an RTO (contact-7), which is longer than a walk. The walk ends.
+                    Body::Token { offered, .. } if is_elsewhere(after, offered, packet.to) => {
+                        self.is_limited = true;
+                        return Ok(());
+                    }
                     // What is sent again, from or to another address, has the same bytes.
                     body if self.bytes.keys().any(|known| known.body == body) => {
                         let known = self.bytes.iter().find(|(known, _)| known.body == body);
@@ -372,6 +380,12 @@ impl Twin {
         }
         Ok(())
     }
+}
+
+/// Returns whether the peer with this token is at another address.
+fn is_elsewhere(state: &State, ours: Token, place: u8) -> bool {
+    let mut peers = state.nodes.iter().flat_map(|node| &node.peers);
+    peers.any(|peer| peer.ours == ours && peer.place != place)
 }
 
 fn id_of(seq: u8, of_client: bool) -> RpcId {
