@@ -314,6 +314,8 @@ local function reader(range)
             if not byte then return nil end
             local bits = range(byte.at, 1):uint()
             value = value + bits % 128 * scale
+            -- A longer one is no number of an envelope, and Lua could not print it.
+            if value >= 2 ^ 53 then return nil end
             if bits < 128 then return value, { at = from, length = it.at - from } end
             scale = scale * 128
         end
