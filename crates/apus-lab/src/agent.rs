@@ -26,6 +26,8 @@ use apus_node::transport::tcp_epoll::EpollServer;
 use apus_node::transport::tcp_servers::TcpClient;
 use serde::{Deserialize, Serialize};
 
+use crate::rival::TcpRival;
+
 /// UDP port of the Apus nodes in trial 0. Trial `n` uses this port plus `n`.
 const UDP_PORT: u16 = 20_146;
 
@@ -93,7 +95,17 @@ pub(crate) enum Transport {
     /// Apus over UDP, with settings of [`Config`].
     Apus { delivery: String, settings: BTreeMap<String, String> },
     /// Kernel TCP.
-    Tcp { connections: usize, congestion: Option<String> },
+    Tcp(TcpRival),
+}
+
+impl Transport {
+    /// The lower bound on the retransmission timeout that its hosts need, in ms.
+    pub(crate) fn rto_min_ms(&self) -> Option<u32> {
+        match self {
+            Self::Apus { .. } => None,
+            Self::Tcp(rival) => rival.rto_min_ms,
+        }
+    }
 }
 
 /// The start times of calls.
@@ -194,7 +206,7 @@ fn orders() -> Result<Receiver<String>> {
 /// The server's side of a load, with the parts shared with the client's side.
 enum Serving {
     Apus { node: Node },
-    Tcp { connections: usize, congestion: Option<String> },
+    Tcp(TcpRival),
 }
 
 impl Serving {
@@ -216,16 +228,16 @@ impl Serving {
                 serve(node.bind(HOMA_PORT)?)?;
                 Ok(Self::Apus { node })
             }
-            Transport::Tcp { connections, congestion } => {
+            Transport::Tcp(rival) => {
                 let server = EpollServer::listen(
                     SocketAddr::new(own, TCP_PORT + assignment.trial),
                     Arc::default(),
                 )?;
-                if let Some(name) = congestion {
+                if let Some(name) = &rival.congestion {
                     server.use_congestion_control(name)?;
                 }
                 server.spawn()?;
-                Ok(Self::Tcp { connections: *connections, congestion: congestion.clone() })
+                Ok(Self::Tcp(rival.clone()))
             }
         }
     }
@@ -244,11 +256,15 @@ impl Serving {
                     Body::Pattern,
                 ))
             }
-            Self::Tcp { connections, congestion } => {
+            Self::Tcp(rival) => {
                 let port = TCP_PORT + assignment.trial;
                 let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, port)).collect();
-                let client = TcpClient::connect(&servers, *connections)?;
-                if let Some(name) = congestion {
+                let client = if rival.classes.is_empty() {
+                    TcpClient::connect(&servers, rival.connections)?
+                } else {
+                    TcpClient::connect_by_length(&servers, &rival.classes)?
+                };
+                if let Some(name) = &rival.congestion {
                     client.use_congestion_control(name)?;
                 }
                 Box::new(client)
@@ -261,7 +277,7 @@ impl Serving {
             Self::Apus { node } => {
                 node.stats().iter().map(|(name, count)| (name.to_owned(), count)).collect()
             }
-            Self::Tcp { .. } => crate::kernel::tcp_counters(),
+            Self::Tcp(_) => crate::kernel::tcp_counters(),
         }
     }
 }

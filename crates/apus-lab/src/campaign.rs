@@ -18,6 +18,7 @@ use crate::ideal::{Ideal, Wire};
 use crate::kernel::Processors;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
 use crate::queues::Queues;
+use crate::rival::TcpRival;
 use crate::trial::{Idle, Trial};
 
 /// Upper bound on outstanding calls of each host in an open loop.
@@ -48,6 +49,12 @@ pub(crate) trait Testbed {
     /// # Errors
     /// If the testbed cannot provide them.
     fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>>;
+
+    /// Sets the lower bound on TCP's retransmission timeout on all hosts; the kernel's without one.
+    ///
+    /// # Errors
+    /// If it cannot be set, or the testbed does not change its hosts.
+    fn set_rto_min(&mut self, ms: Option<u32>) -> Result<()>;
 
     /// The command that runs `apus lab-host` on a host.
     fn command(&self, place: usize) -> Command;
@@ -146,15 +153,15 @@ impl<'a, T: Testbed> Campaign<'a, T> {
             figures::unloaded(setting, &idle, result);
             return Ok(());
         }
-        let mut connections = None;
+        let mut rival = None;
         let mut trials = Vec::new();
         for run in 0..setting.repetitions {
             for &contender in &setting.transports {
-                if contender != Contender::Apus && connections.is_none() {
-                    connections = Some(self.choose(setting, &hosts, result)?);
+                if contender != Contender::Apus && rival.is_none() {
+                    rival = Some(self.choose(setting, &hosts, result)?);
                 }
                 self.progress.begin(&format!("{}: {}", setting.name(), contender.title()));
-                let transports = transports_of(setting, contender, connections.unwrap_or(1));
+                let transports = transports_of(setting, contender, rival.as_ref());
                 let assignments =
                     assign(setting, &hosts, &transports, setting.seed + u64::from(run))?;
                 let trial = self.trial(&assignments)?;
@@ -168,6 +175,9 @@ impl<'a, T: Testbed> Campaign<'a, T> {
 
     /// Starts the hosts of the next trial.
     fn agents(&mut self, assignments: &[Assignment]) -> Result<Agents> {
+        let loads = assignments.iter().flat_map(|assignment| &assignment.loads);
+        let rto_min = loads.filter_map(|load| load.transport.rto_min_ms()).next();
+        self.testbed.set_rto_min(rto_min)?;
         self.trials = (self.trials + 1) % 1000;
         let trial = self.trials;
         let of_trial: Vec<Assignment> = assignments
@@ -254,7 +264,8 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         setting: &Setting,
         hosts: &[IpAddr],
     ) -> Result<(f64, Vec<(u32, f64)>)> {
-        let transports = transports_of(setting, contender, 1);
+        let all = TcpRival::all(setting)?;
+        let transports = transports_of(setting, contender, all.first());
         let (transport, reply) = (&transports[0], setting.reply()?);
         let base = self.unloaded(hosts, transport, &[SMALLEST], 100, reply)?;
         let (short, long): (Vec<u32>, Vec<u32>) = lengths(&setting.workload()?, setting.longest()?)
@@ -311,29 +322,29 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         Ok(lengths.iter().map(median).collect())
     }
 
-    /// The best number of connections for TCP: the one with the lowest 99th percentile of short messages, or at `max` the one with
-    /// the highest throughput.
+    /// The best way to run TCP: the one with the lowest 99th percentile of short messages, or at `max` the one with the highest
+    /// throughput.
     fn choose(
         &mut self,
         setting: &Setting,
         hosts: &[IpAddr],
         result: &mut ResultFile,
-    ) -> Result<usize> {
-        if let [only] = setting.connections[..] {
-            return Ok(only);
+    ) -> Result<TcpRival> {
+        let mut all = TcpRival::all(setting)?;
+        if all.len() == 1 {
+            return Ok(all.remove(0));
         }
         let seconds = (setting.seconds * CHOICE_SHARE).min(CHOICE_MAX_S);
         let shorter = Setting { seconds, ..setting.clone() };
-        let mut best = (setting.connections[0], f64::INFINITY);
-        for &connections in &setting.connections {
-            self.progress
-                .begin(&format!("{}: tcp with {connections} connections a pair", setting.name()));
-            let transports = transports_of(setting, Contender::Tcp, connections);
+        let mut best = (all[0].clone(), f64::INFINITY);
+        for rival in all {
+            self.progress.begin(&format!("{}: tcp, connections a pair: {rival}", setting.name()));
+            let transports = transports_of(setting, Contender::Tcp, Some(&rival));
             let trial = self.trial(&assign(&shorter, hosts, &transports, setting.seed + 1000)?)?;
             let cost = figures::cost(&shorter, &trial);
-            figures::note_choice(&shorter, connections, &trial, result);
+            figures::note_choice(&shorter, &rival, &trial, result);
             if cost < best.1 {
-                best = (connections, cost);
+                best = (rival, cost);
             }
             self.progress.done();
         }
@@ -347,7 +358,7 @@ fn steps(setting: &Setting) -> usize {
         return 1;
     }
     let runs = setting.transports.len() * setting.repetitions as usize;
-    let choice = match setting.connections.len() {
+    let choice = match TcpRival::all(setting).map_or(1, |all| all.len()) {
         1 => 0,
         _ if setting.transports == [Contender::Apus] => 0,
         several => several,
@@ -355,13 +366,17 @@ fn steps(setting: &Setting) -> usize {
     1 + runs + choice
 }
 
-/// The transports of a contender.
-fn transports_of(setting: &Setting, contender: Contender, connections: usize) -> Vec<Transport> {
+/// The transports of a contender. Kernel TCP needs a way to run it.
+fn transports_of(
+    setting: &Setting,
+    contender: Contender,
+    rival: Option<&TcpRival>,
+) -> Vec<Transport> {
     let apus = || Transport::Apus {
         delivery: setting.delivery.clone(),
         settings: setting.apus_settings(),
     };
-    let tcp = || Transport::Tcp { connections, congestion: setting.congestion.clone() };
+    let tcp = || Transport::Tcp(rival.expect("TCP was chosen before").clone());
     match contender {
         Contender::Apus => vec![apus()],
         Contender::Tcp => vec![tcp()],
@@ -488,7 +503,8 @@ mod tests {
     fn in_an_incast_one_host_calls_all_others() {
         let setting = Setting { hosts: 3, pattern: Pattern::Incast, ..Setting::default() };
         let hosts: Vec<IpAddr> = (1..4).map(|host| IpAddr::from([10, 0, 0, host])).collect();
-        let transports = transports_of(&setting, Contender::Both, 2);
+        let transports =
+            transports_of(&setting, Contender::Both, TcpRival::all(&setting).unwrap().first());
         let assignments = assign(&setting, &hosts, &transports, 1).unwrap();
         let targets: Vec<_> = assignments.iter().map(|a| a.loads[0].targets.clone()).collect();
         assert_eq!(targets, [vec![1, 2], vec![], vec![]]);
@@ -499,7 +515,8 @@ mod tests {
     fn every_generator_has_random_numbers_of_its_own() {
         let setting = Setting::default();
         let hosts: Vec<IpAddr> = (1..11).map(|host| IpAddr::from([10, 0, 0, host])).collect();
-        let transports = transports_of(&setting, Contender::Both, 1);
+        let transports =
+            transports_of(&setting, Contender::Both, TcpRival::all(&setting).unwrap().first());
         let mut seeds: Vec<u64> = [1, 2]
             .iter()
             .flat_map(|seed| assign(&setting, &hosts, &transports, *seed).unwrap())

@@ -61,7 +61,13 @@ pub fn run(
     progress: &dyn Progress,
 ) -> Result<ResultFile> {
     let discipline = HostDiscipline::probe();
-    let testbed = Emulated { network: None, discipline, slowed: Vec::new(), precedence: None };
+    let testbed = Emulated {
+        network: None,
+        discipline,
+        rto_min_ms: None,
+        slowed: Vec::new(),
+        precedence: None,
+    };
     Campaign::new(testbed, dir, progress).run(settings)
 }
 
@@ -70,6 +76,8 @@ struct Emulated {
     /// The current network, with its number of hosts and its links.
     network: Option<(Network, usize, Links)>,
     discipline: HostDiscipline,
+    /// Lower bound on TCP's retransmission timeout on the hosts, in ms, if it is not the kernel's.
+    rto_min_ms: Option<u32>,
     /// The slow processors, one for each host.
     slowed: Vec<SlowProcessor>,
     precedence: Option<Precedence>,
@@ -98,8 +106,18 @@ impl Testbed for Emulated {
                 .collect::<Result<_>>()?;
         }
         let addresses = network.addresses();
+        self.rto_min_ms = None;
         self.network = Some((network, setting.hosts, links));
         Ok(addresses)
+    }
+
+    fn set_rto_min(&mut self, ms: Option<u32>) -> Result<()> {
+        if self.rto_min_ms != ms {
+            let (network, ..) = self.network.as_ref().expect("a setting was prepared");
+            network.set_rto_min(ms)?;
+            self.rto_min_ms = ms;
+        }
+        Ok(())
     }
 
     fn command(&self, place: usize) -> Command {

@@ -11,6 +11,7 @@ use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size, stats};
 use crate::agent::{Measured, Transport};
 use crate::ideal::Ideal;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
+use crate::rival::TcpRival;
 use crate::trial::{Idle, Trial};
 
 /// Share of busy time above which the machine was the bottleneck rather than the network: 85 %.
@@ -174,7 +175,7 @@ fn row(setting: &Setting, name: &str, bench: &str) -> Row {
 fn transport_name(transport: &Transport) -> &'static str {
     match transport {
         Transport::Apus { .. } => "apus-udp",
-        Transport::Tcp { .. } => "tcp-epoll",
+        Transport::Tcp(_) => "tcp-epoll",
     }
 }
 
@@ -263,12 +264,15 @@ fn with_set_up(row: Row, transport: &Transport) -> Row {
             let priorities = settings.get("priorities").and_then(|text| text.parse::<u64>().ok());
             row.set("delivery", delivery.clone()).set("priorities", priorities)
         }
-        Transport::Tcp { connections, congestion } => {
-            let row = row.set("connections", *connections);
-            match congestion {
-                Some(name) => row.set("congestion", name.clone()),
-                None => row,
+        Transport::Tcp(rival) => {
+            let mut row = row.set("connections", rival.connections);
+            if !rival.classes.is_empty() {
+                row.put("spread", "by length");
             }
+            if let Some(name) = &rival.congestion {
+                row.put("congestion", name.clone());
+            }
+            row.set("rto_min_ms", rival.rto_min_ms)
         }
     }
 }
@@ -326,7 +330,7 @@ fn warn(setting: &Setting, title: &str, trial: &Trial, number: usize, result: &m
     }
 }
 
-/// The cost of a number of connections, for the choice of the best.
+/// The cost of a way to run TCP, for the choice of the best.
 pub(crate) fn cost(setting: &Setting, trial: &Trial) -> f64 {
     match setting.load {
         LoadLevel::Max => -goodput_mbps(setting, trial, 0),
@@ -342,16 +346,16 @@ fn choice_calls(setting: &Setting, trial: &Trial) -> Option<Calls> {
     Calls::of(setting, trial, 0, &Ideal { wire, base_us: 1.0 }).ok()
 }
 
-/// Adds the result of a number of connections in a choosing trial.
+/// Adds the result of a way to run TCP in a choosing trial.
 pub(crate) fn note_choice(
     setting: &Setting,
-    connections: usize,
+    rival: &TcpRival,
     trial: &Trial,
     result: &mut ResultFile,
 ) {
     let Some(calls) = choice_calls(setting, trial) else { return };
     result.rows.push(
-        row(setting, &format!("{connections}"), "lab choice of connections")
+        row(setting, &rival.to_string(), "lab choice of connections")
             .set("short_p99_us", percentile(calls.short(), 99.0, us))
             .set("p99_us", percentile(&calls.sorted, 99.0, us))
             .set("goodput_mbps", goodput_mbps(setting, trial, 0))

@@ -1,6 +1,6 @@
 //! A cluster emulated on this machine, or a real one over ssh, and campaigns of measurements there.
 //!
-//! * [`plan`]: plans and settings; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
+//! * [`plan`]: plans and settings; [`rival`]: set-ups of kernel TCP; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
 //! * [`agent`]: the process on each host, which is the same program under the hidden command
 //!   [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's control of all of them;
 //! * `campaign`: all settings of a plan in turn; `trial`: one run on all hosts; `ideal`: ideal times;
@@ -29,6 +29,7 @@ pub mod privilege;
 mod processor;
 mod queues;
 pub mod remote;
+pub mod rival;
 mod switch;
 mod trial;
 pub mod up;

@@ -89,6 +89,20 @@ impl Network {
         command
     }
 
+    /// Sets the lower bound on TCP's retransmission timeout towards the other hosts; the kernel's without one.
+    ///
+    /// # Errors
+    /// If `ip` fails.
+    pub(crate) fn set_rto_min(&self, ms: Option<u32>) -> Result<()> {
+        let attribute = ms.map_or_else(String::new, |ms| format!(" rto_min {ms}ms"));
+        for place in 0..self.hosts {
+            let source = address(place);
+            let route = format!("dev eth0 proto kernel scope link src {source}{attribute}");
+            batch("ip", &self.host(place), &[format!("route change {NETWORK} {route}")])?;
+        }
+        Ok(())
+    }
+
     /// Removes the lab.
     ///
     /// # Errors
@@ -135,6 +149,9 @@ impl Network {
         Ok(())
     }
 }
+
+/// The hosts' network.
+const NETWORK: &str = "10.213.0.0/16";
 
 /// The address of a host, from 10.213.0.1.
 fn address(place: usize) -> IpAddr {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::network::HOSTS_MAX;
+use crate::rival::{TcpSetUp, check_connections};
 
 /// Upper bound on the rate of emulated links, in Mb/s.
 pub const LINK_MBPS_MAX: u32 = 10_000;
@@ -74,6 +75,8 @@ pub struct Setting {
     pub connections: Vec<usize>,
     /// TCP's congestion control; the system's if absent.
     pub congestion: Option<String>,
+    /// Set-ups of TCP; the best one is used. Without any, TCP has `connections` and `congestion`.
+    pub tcp: Vec<TcpSetUp>,
     /// Bytes in each class of a switch port. Default 128 kB.
     pub switch_queue: String,
     /// Bytes in the queue of a host's own link. Default 30 kB.
@@ -112,6 +115,7 @@ impl Default for Setting {
             apus: BTreeMap::new(),
             connections: vec![1, 2, 4, 8],
             congestion: None,
+            tcp: Vec::new(),
             switch_queue: "128kB".to_owned(),
             host_queue: "30kB".to_owned(),
             swept: Vec::new(),
@@ -285,11 +289,8 @@ impl Setting {
         within("repetitions", self.repetitions.into(), 1.0, 1000.0)?;
         within("priorities", self.priorities.into(), 1.0, 8.0)?;
         ensure!(!self.transports.is_empty(), "transports = []: apus, tcp or apus+tcp");
-        ensure!(
-            !self.connections.is_empty() && self.connections.iter().all(|k| (1..=64).contains(k)),
-            "connections = {:?}: a list of numbers from 1 to 64",
-            self.connections
-        );
+        check_connections(&self.connections)?;
+        self.tcp.iter().try_for_each(TcpSetUp::check)?;
         let delivery = &self.delivery;
         delivery.parse::<Delivery>().map_err(|error: DeliveryError| {
             wrong("delivery", delivery, &format!("expected {}", error.expected()))
@@ -337,7 +338,8 @@ fn wrong(key: &str, value: &str, allowed: &str) -> anyhow::Error {
     anyhow::anyhow!("{key} = `{value}`: {allowed}")
 }
 
-fn size(key: &str, text: &str) -> Result<u32> {
+/// A length, in the form of [`Size`].
+pub(crate) fn size(key: &str, text: &str) -> Result<u32> {
     let size: Size = text.parse().with_context(|| format!("{key} = `{text}`"))?;
     Ok(size.bytes())
 }

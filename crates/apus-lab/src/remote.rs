@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use apus_load::ResultFile;
 use apus_load::progress::Progress;
 
@@ -79,6 +79,14 @@ pub struct Cluster {
 impl Testbed for Cluster {
     fn prepare(&mut self, _: &Setting) -> Result<Vec<IpAddr>> {
         Ok(self.hosts.iter().map(|host| host.address).collect())
+    }
+
+    fn set_rto_min(&mut self, ms: Option<u32>) -> Result<()> {
+        let Some(ms) = ms else { return Ok(()) };
+        bail!(
+            "rto_min_ms = {ms}: a cluster's hosts are not changed; set it on each (`ip route change … rto_min {ms}ms`), and leave it \
+             out of the plan"
+        )
     }
 
     fn command(&self, place: usize) -> Command {

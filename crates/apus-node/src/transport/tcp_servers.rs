@@ -1,6 +1,7 @@
 //! Kernel TCP to several servers; broken connections are opened again.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ const RETRY: Duration = Duration::from_millis(100);
 pub struct TcpClient {
     ends: Vec<SocketAddr>,
     connections: usize,
+    /// The longest request of each connection but the last, if requests have a connection by their lengths.
+    classes: Vec<u32>,
     client: Result<EpollClient, Broken>,
 }
 
@@ -37,10 +40,33 @@ impl TcpClient {
     /// # Errors
     /// If a server cannot be reached.
     pub fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
+        Self::open(servers, connections, Vec::new())
+    }
+
+    /// Opens a connection to each of the servers for requests up to each of these lengths, which rise, and one for longer requests.
+    /// Short requests then never wait behind longer ones in a connection.
+    ///
+    /// # Errors
+    /// If a server cannot be reached.
+    pub fn connect_by_length(servers: &[SocketAddr], classes: &[u32]) -> Result<Self> {
+        Self::open(servers, classes.len() + 1, classes.to_vec())
+    }
+
+    fn open(servers: &[SocketAddr], connections: usize, classes: Vec<u32>) -> Result<Self> {
         let each = |server| std::iter::repeat_n(server, connections);
         let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
         let client = Ok(EpollClient::connect(&ends)?);
-        Ok(Self { ends, connections, client })
+        Ok(Self { ends, connections, classes, client })
+    }
+
+    /// The connections that a request to a server may use.
+    fn places(&self, server: usize, length: u32) -> Range<usize> {
+        let first = server * self.connections;
+        if self.classes.is_empty() {
+            return first..first + self.connections;
+        }
+        let place = first + self.classes.partition_point(|longest| *longest < length);
+        place..place + 1
     }
 
     /// Sets the congestion control of all connections: `cubic`, `reno`, `bbr`, …
@@ -57,10 +83,10 @@ impl TcpClient {
 
 impl Client for TcpClient {
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
-        let first = server * self.connections;
+        let places = self.places(server, request.length);
         match &mut self.client {
             Ok(client) => {
-                client.send_among(first..first + self.connections, request);
+                client.send_among(places, request);
                 Ok(())
             }
             Err(broken) => Err(Failed::connection_lost(request.tag, &broken.why)),
