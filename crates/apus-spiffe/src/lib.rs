@@ -11,6 +11,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -48,7 +49,7 @@ pub enum SpiffeError {
     },
     /// The system gives no thread.
     #[error("the thread that receives certificates cannot start: {0}")]
-    Thread(#[from] std::io::Error),
+    Thread(#[from] io::Error),
 }
 
 /// Chooses the first certificate with a hint.
@@ -118,8 +119,10 @@ impl WorkloadApi {
             }
         };
         // A thread of its own, since the caller's may run tasks, which must not be blocked by a runtime within.
-        let source = thread::scope(|scope| scope.spawn(|| runtime.block_on(built)).join());
-        let source = source.unwrap_or_else(|_| Err(X509SourceError::Closed.into()));
+        let source = thread::scope(|scope| {
+            let built = thread::Builder::new().spawn_scoped(scope, || runtime.block_on(built))?;
+            io::Result::Ok(built.join().unwrap_or_else(|_| Err(X509SourceError::Closed.into())))
+        })?;
         let agent = agent.to_owned();
         match source {
             Ok(source) => {

@@ -3,6 +3,7 @@
 mod agent;
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use agent::{Agent, TrustDomain, X509SvidResponse};
 use apus::{Address, CallError, Client, Config, Links, Node};
@@ -41,10 +42,13 @@ fn only(svid: agent::X509Svid) -> X509SvidResponse {
 
 /// Takes what the agent has sent, and waits until a path has the new certificate.
 fn refresh(node: &Node, client: &Client, address: Address) {
+    let end = Instant::now() + Duration::from_secs(60);
     while !node.reload_identity().unwrap() {
+        assert!(Instant::now() < end, "no new certificate has come");
         thread::yield_now();
     }
     while node.stats().handshakes.refreshes == 0 {
+        assert!(Instant::now() < end, "the path has no new keys");
         client.call(address, "").wait().unwrap();
     }
 }
