@@ -52,9 +52,10 @@ impl fmt::Debug for IdentityPem {
 /// Gives a node its certificate and the roots of its peers, and new ones in time. Set by
 /// [`Config::identity_source`](crate::Config::identity_source). The crate `apus-spiffe` has one for the SPIFFE Workload API.
 ///
-/// A node asks for the version every 10 s and when [`Node::reload_identity`](crate::Node::reload_identity) is called, on a thread of its
-/// own, and for the identity when the version has changed. If there is none, or it cannot be used, the earlier one stays and the
-/// node asks again at its next look. The methods return what is at hand and do not wait, because handshakes wait for them.
+/// A node asks for the version every 10 s on a thread of its own, and on the calling thread in [`Node::start`](crate::Node::start) and
+/// [`Node::reload_identity`](crate::Node::reload_identity). It asks for the identity when the version has changed. If there is none, or
+/// it cannot be used, the earlier one stays and the node asks again at its next look. The methods return what is at hand and do not
+/// wait, because handshakes wait for them.
 ///
 /// ```
 /// use std::error::Error;

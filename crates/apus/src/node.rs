@@ -215,9 +215,10 @@ impl Node {
         Ok(found[0])
     }
 
-    /// Reads the files of the node's identity ([`Config::tls_cert`]) again if one has changed, as the node does by itself every 10 s.
-    /// Peers that are no longer accepted, because of a revocation list or other roots, lose their paths at once. Returns whether
-    /// a file had changed; `false` for a node without a certificate. If the files cannot be used, the earlier ones stay.
+    /// Reads the files of the node's identity ([`Config::tls_cert`]) again if one has changed, or asks its
+    /// [source](Config::identity_source), as the node does by itself every 10 s. Peers that are no longer accepted, because of a
+    /// revocation list or other roots, lose their paths at once. Returns whether there was a change; `false` for a node without a
+    /// certificate. An identity that cannot be used leaves the earlier one in its place.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub(crate) fn node_closed(local_addr: SocketAddr, closed: &Result<(), CloseError
 #[cfg(feature = "secure")]
 pub(crate) fn reload_failed(error: &crate::error::IdentityError) {
     #[cfg(feature = "tracing")]
-    tracing::error!(%error, "the files of the identity have changed and cannot be used");
+    tracing::error!(%error, "the certificate, key or roots of the node cannot be renewed");
 }
 
 /// A certificate expires soon, or has expired. Files with another one are taken without a restart.

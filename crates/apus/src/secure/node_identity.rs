@@ -30,6 +30,8 @@ pub(crate) struct NodeIdentity {
     tls: Mutex<Arc<TlsConfig>>,
     /// The state of its sources when they were read last.
     sources: Mutex<Sources>,
+    /// The error of the last look that was reported, until one succeeds.
+    reported: Mutex<Option<String>>,
     /// Number of times that they were read.
     generation: AtomicU64,
     config: Config,
@@ -64,6 +66,7 @@ impl NodeIdentity {
         let node = Arc::new(Self {
             tls: Mutex::new(tls),
             sources: Mutex::new(sources),
+            reported: Mutex::default(),
             generation: AtomicU64::new(0),
             config: config.clone(),
             names: Mutex::default(),
@@ -142,6 +145,22 @@ impl NodeIdentity {
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
         self.generation.fetch_add(1, Ordering::Release);
         Ok(true)
+    }
+
+    /// Looks as [`reload`](Self::reload) does, and reports an error that the last look did not have.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(super) fn look(&self) -> Result<bool, IdentityError> {
+        let result = self.reload();
+        let text = result.as_ref().err().map(ToString::to_string);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if *reported != text {
+            result.as_ref().err().into_iter().for_each(events::reload_failed);
+            *reported = text;
+        }
+        result
     }
 
     pub(super) fn generation(&self) -> u64 {

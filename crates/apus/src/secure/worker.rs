@@ -97,7 +97,7 @@ impl Job {
             }
             Self::Request { held, work } => JobDone::Answered { held, worked: work.run() },
             Self::Reload { node } => {
-                let result = node.reload().inspect_err(events::reload_failed);
+                let result = node.look();
                 node.warn_of_expiry();
                 JobDone::Reloaded { result }
             }
