@@ -64,9 +64,13 @@ fn find() -> Result<PathBuf> {
             let mut same = installed.filter(|path| is_listable(path) && has(path, bytes));
             same.next().map_or_else(|| place::put(bytes), Ok)
         }
-        None => installed.into_iter().find(|path| path.is_file()).ok_or_else(|| {
-            NotStarted { code: NotStarted::CANNOT, why: why_missing(&program) }.into()
-        }),
+        // Nothing says that a file is the right one, so it must be of a place where no other user can put one.
+        None => {
+            let is_ours = |path: &PathBuf| path.is_file() && place::stays(path).unwrap_or(false);
+            installed.into_iter().find(is_ours).ok_or_else(|| {
+                NotStarted { code: NotStarted::CANNOT, why: why_missing(&program) }.into()
+            })
+        }
     }
 }
 

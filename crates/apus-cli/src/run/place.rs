@@ -121,9 +121,9 @@ fn is_safe(directory: &Path) -> io::Result<bool> {
     Ok(!is_changed && stays(directory)?)
 }
 
-/// Whether only this user and root can move a directory in this one, or this one itself, away.
-fn stays(directory: &Path) -> io::Result<bool> {
-    for ancestor in fs::canonicalize(directory)?.ancestors() {
+/// Whether only this user and root can put another file or directory in the place of this one, or of one above it.
+pub(super) fn stays(path: &Path) -> io::Result<bool> {
+    for ancestor in fs::canonicalize(path)?.ancestors() {
         let found = fs::symlink_metadata(ancestor)?;
         let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
         let is_writable = found.mode() & WRITABLE_BY_OTHERS != 0;
