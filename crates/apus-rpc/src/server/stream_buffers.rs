@@ -104,8 +104,9 @@ impl Drop for BufferShare {
         self.remove(self.bytes);
         if let Some(of_host) = self.of_host.take() {
             let mut hosts = self.buffers.hosts();
-            // The entry, and this share.
-            if Arc::strong_count(&of_host) == 2 {
+            // Under the lock: of two last shares that are dropped at a time, the second one finds the entry alone.
+            drop(of_host);
+            if hosts.get(&self.host).is_some_and(|entry| Arc::strong_count(entry) == 1) {
                 hosts.remove(&self.host);
             }
         }
@@ -115,6 +116,7 @@ impl Drop for BufferShare {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::thread;
 
     use super::*;
 
@@ -137,6 +139,22 @@ mod tests {
         assert_eq!(buffers.all.load(Ordering::Relaxed), 5);
         assert_eq!(buffers.hosts().len(), 1, "a host without streams has no entry");
         drop(second);
+        assert_eq!((buffers.all.load(Ordering::Relaxed), buffers.hosts().len()), (0, 0));
+    }
+
+    #[test]
+    fn hosts_whose_last_shares_are_dropped_at_a_time_leave_no_entry() {
+        let buffers = Arc::new(StreamBuffers::new(usize::MAX, usize::MAX));
+        let shares = || -> Vec<BufferShare> {
+            let share = |number: u32| {
+                let mut share = buffers.share(IpAddr::V4(Ipv4Addr::from_bits(number)));
+                assert!(share.try_add(1));
+                share
+            };
+            (0..50_000).map(share).collect()
+        };
+        let threads = [shares(), shares()].map(|shares| thread::spawn(move || drop(shares)));
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         assert_eq!((buffers.all.load(Ordering::Relaxed), buffers.hosts().len()), (0, 0));
     }
 }
