@@ -79,7 +79,7 @@ impl HickoryResolver {
     ///
     /// # Errors
     ///
-    /// There are none.
+    /// `servers` is empty, or the resolver cannot be built.
     pub fn with_servers(servers: &[SocketAddr]) -> Result<Self, BoxError> {
         if servers.is_empty() {
             return Err("no name servers".into());
