@@ -24,6 +24,7 @@ mod request;
 mod response;
 
 pub use error::EnvelopeError;
+pub(crate) use head_writer::put_varint;
 pub use limits::EnvelopeLimits;
 pub use path::MethodPath;
 pub use refusals::Refusals;

@@ -24,13 +24,8 @@ impl HeadWriter {
         self.bytes.extend_from_slice(&value.to_be_bytes());
     }
 
-    //= docs/rpc-wire.md#E2
-    pub(crate) fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push((value & 0x7F) as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
+    pub(crate) fn varint(&mut self, value: u64) {
+        put_varint(value, &mut self.bytes);
     }
 
     /// A length and that many bytes.
@@ -52,4 +47,14 @@ impl HeadWriter {
     pub(crate) fn finish(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+/// Appends a varint, as postcard and protocol buffers have it as well.
+//= docs/rpc-wire.md#E2
+pub(crate) fn put_varint(mut value: u64, into: &mut Vec<u8>) {
+    while value >= 0x80 {
+        into.push((value & 0x7F) as u8 | 0x80);
+        value >>= 7;
+    }
+    into.push(value as u8);
 }

@@ -3,6 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::code::Code;
+use crate::envelope::put_varint;
 use crate::health::board::ServingStatus;
 use crate::status::Status;
 
@@ -150,14 +151,6 @@ fn take_varint(message: &mut &[u8]) -> Option<u64> {
         }
     }
     None
-}
-
-fn put_varint(mut value: u64, into: &mut Vec<u8>) {
-    while value > 0x7F {
-        into.push(0x80 | (value & 0x7F) as u8);
-        value >>= 7;
-    }
-    into.push(value as u8);
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::body::MessageBody;
 use crate::client::Channel;
 use crate::code::Code;
 use crate::codec::{CodecError, Decode, Encode};
+use crate::envelope::put_varint;
 use crate::scratch::EncodeBuffer;
 use crate::status::Status;
 use crate::typed::call::TypedCall;
@@ -50,13 +51,9 @@ impl<C> ArgumentWriter<C> {
     /// Appends the argument that takes all bytes behind the others, which get their length before them.
     pub fn push_rest(&mut self, rest: Bytes) {
         let Some(encoded) = &mut self.body.encoded else { return };
-        let (mut before, mut count, mut length) = ([0; 10], 0, encoded.written().len());
-        while length > 0x7F {
-            before[count] = 0x80 | (length & 0x7F) as u8;
-            (length, count) = (length >> 7, count + 1);
-        }
-        before[count] = length as u8;
-        encoded.prepend(&before[..=count]);
+        let mut length = EncodeBuffer::new();
+        put_varint(encoded.written().len() as u64, length.buffer());
+        encoded.prepend(length.written());
         self.body.rest = rest;
     }
 
