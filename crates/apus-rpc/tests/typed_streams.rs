@@ -4,7 +4,7 @@
 
 mod pair;
 
-use std::future;
+use std::future::{self, IntoFuture};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -162,6 +162,21 @@ fn one_request_and_many_responses() {
             assert_eq!(none.next().await, None);
         });
     }
+}
+
+#[test]
+fn a_call_is_sent_when_it_is_first_polled() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    let server = Server::in_memory().interceptor(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let market = MarketClient::new(Channel::in_memory(server.add(MarketServer::new(mine().0))));
+    let call = market.none().into_future();
+    assert_eq!(requests.load(Ordering::SeqCst), 0);
+    block_on(call).expect("responses");
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -129,9 +129,8 @@ where
 
     /// Sends the request, and waits until the method has begun its responses, or has refused the request.
     fn into_future(self) -> Self::IntoFuture {
-        let started = self.start();
         Box::pin(async move {
-            let mut responses = started?;
+            let mut responses = self.start()?;
             poll_fn(|task| responses.poll_answered(task)).await?;
             Ok(responses)
         })
