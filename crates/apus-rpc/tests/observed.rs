@@ -368,11 +368,14 @@ fn requests_of_a_fallback_have_no_names_of_clients() {
     install();
     let served = served(|server| {
         server.fallback(|cx: Context, _: Streaming, mut responses: StreamSender| async move {
+            if cx.path().as_str() == "/m.Fallback/Known" {
+                cx.note_known_method();
+            }
             responses.send(cx.path().as_str().to_owned()).await
         })
     });
-    for number in 0..3 {
-        let path = format!("/m.Fallback/Any{number}");
+    for path in ["Any0", "Any1", "Any2", "Known"] {
+        let path = format!("/m.Fallback/{path}");
         let mut responses = served.channel.stream(path).request("x").expect("sent");
         block_on(responses.next()).expect("a message").expect("a message");
         block_on(responses.trailers()).expect("the end");
@@ -381,6 +384,8 @@ fn requests_of_a_fallback_have_no_names_of_clients() {
     for number in 0..3 {
         assert_eq!(count(&[SERVER, &format!("rpc.method=m.Fallback/Any{number}")]), 0);
     }
+    let ok = "rpc.response.status_code=OK";
+    assert_recorded(&[SERVER, "rpc.method=m.Fallback/Known", ok], 1);
 }
 
 #[test]
