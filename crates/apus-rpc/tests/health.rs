@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use apus_rpc::envelope::{MethodPath, Opening, RequestHead};
 use apus_rpc::health::{Health, ServingStatus};
-use apus_rpc::{Address, Balance, Channel, Code, Metadata, Node, Server, Status, Streaming};
+use apus_rpc::{
+    Address, Balance, Channel, ChannelBuilder, Code, Metadata, Node, Server, ServerBuilder, Status,
+    Streaming,
+};
 use futures_lite::future::block_on;
 use tokio::sync::oneshot;
 
@@ -30,6 +33,13 @@ struct Member {
 
 impl Member {
     fn new(health: Option<&Health>) -> Self {
+        Self::with(health, |server| server)
+    }
+
+    fn with(
+        health: Option<&Health>,
+        build: impl FnOnce(ServerBuilder<'_>) -> ServerBuilder<'_>,
+    ) -> Self {
         let (node, calls) = (node(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&calls);
         let mut server = Server::builder(&node).route("/a.B/Count", move |_, _| {
@@ -39,18 +49,22 @@ impl Member {
         if let Some(health) = health {
             server = server.add(health.clone());
         }
-        let serving = server.serve(PORT, pending());
+        let serving = build(server).serve(PORT, pending());
         thread::spawn(move || serving.wait());
         let address = Address::new(node.local_addr(), PORT);
         Self { address, node: Some(node), calls }
     }
 }
 
-fn channel(members: &[Member]) -> Channel {
+fn builder(members: &[Member]) -> ChannelBuilder {
     let addresses: Vec<_> = members.iter().map(|it| it.address.to_string()).collect();
     let target = format!("static:{}", addresses.join(","));
     let channel = Channel::builder(&target).node(&node()).balance(Balance::RoundRobin);
-    channel.health("shop.Calc").build().expect("a channel")
+    channel.health("shop.Calc")
+}
+
+fn channel(members: &[Member]) -> Channel {
+    builder(members).build().expect("a channel")
 }
 
 /// Waits until the channel has these states of its endpoints.
@@ -96,6 +110,32 @@ fn a_channel_leaves_servers_out_whose_service_does_not_serve() {
     // The health of other services is nothing to it.
     healths[0].set("shop.Other", ServingStatus::NotServing);
     assert_eq!(calls(&channel, &members), [6, 0, 6]);
+}
+
+#[test]
+fn the_interceptors_of_a_channel_see_its_watches() {
+    let health = Health::new();
+    health.set("shop.Calc", ServingStatus::Serving);
+    let member = Member::with(Some(&health), |server| {
+        server.interceptor(|call| match call.metadata().get("authorization") {
+            Some("Bearer secret") => Ok(()),
+            _ => Err(Status::new(Code::Unauthenticated, "no token")),
+        })
+    });
+    let members = [member];
+    let channel = builder(&members).interceptor(|call| {
+        let appended = call.metadata_mut().append("authorization", "Bearer secret");
+        appended.map_err(|error| Status::new(Code::Internal, error.to_string()))
+    });
+    let channel = channel.build().expect("a channel");
+    while health.watchers() == 0 {
+        assert!(channel.endpoints()[0].is_healthy, "the server admits the watch");
+        thread::yield_now();
+    }
+    for status in [ServingStatus::NotServing, ServingStatus::Serving] {
+        health.set("shop.Calc", status);
+        wait_until(&channel, &[status == ServingStatus::Serving]);
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(crate) struct ChannelParts {
     /// Of idempotent calls.
     pub(crate) hedge: Option<Hedge>,
     window: Option<Mutex<HedgeWindow>>,
-    interceptors: Vec<Interceptor>,
+    interceptors: Arc<[Interceptor]>,
     #[cfg(feature = "tower")]
     pub(crate) layers: Option<Layered<OutgoingRequest>>,
     next_id: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) struct ChannelParts {
 /// The options of a channel that its calls need.
 pub(crate) struct CallDefaults {
     pub(crate) limits: EnvelopeLimits,
-    pub(crate) interceptors: Vec<Interceptor>,
+    pub(crate) interceptors: Arc<[Interceptor]>,
     pub(crate) waits_for_ready: bool,
     pub(crate) retry: Retry,
     pub(crate) hedge: Option<Hedge>,
@@ -55,7 +55,7 @@ impl CallDefaults {
     pub(crate) fn new() -> Self {
         Self {
             limits: EnvelopeLimits::new(),
-            interceptors: Vec::new(),
+            interceptors: Arc::new([]),
             waits_for_ready: false,
             retry: Retry::new(),
             hedge: None,

@@ -12,10 +12,11 @@ use apus::{CallError, Client, Config, Node, OpenError, ResolveError, StartError}
 
 use crate::blocking::block_on;
 use crate::client::balance::{Balance, Pick};
-use crate::client::calls::{CallDefaults, ChannelParts, OutgoingCall};
+use crate::client::calls::{CallDefaults, ChannelParts, Interceptor, OutgoingCall};
 use crate::client::channel::Channel;
 use crate::client::endpoint_set::EndpointSet;
 use crate::client::first_contact;
+use crate::client::health_watch::HealthWatch;
 use crate::client::hedge::Hedge;
 #[cfg(feature = "hickory")]
 use crate::client::hickory_resolver::HickoryResolver;
@@ -74,6 +75,7 @@ pub struct ChannelBuilder {
     pick: Option<Box<dyn Pick>>,
     seed: Option<u64>,
     health: Option<String>,
+    interceptors: Vec<Interceptor>,
     defaults: CallDefaults,
 }
 
@@ -96,6 +98,7 @@ impl Channel {
             pick: None,
             seed: None,
             health: None,
+            interceptors: Vec::new(),
             defaults: CallDefaults::new(),
         }
     }
@@ -155,7 +158,8 @@ impl ChannelBuilder {
     /// Endpoints where it does not serve, or whose health cannot be asked, get no calls as long as another one is left. An endpoint
     /// without the method `grpc.health.v1.Health/Watch` serves, and so does one that has not answered yet. Default: off.
     ///
-    /// The watch of an endpoint is a call with streams to it, by the port of the channel.
+    /// The watch of an endpoint is a call with streams to it, by the port of the channel. The interceptors of the channel see it; its
+    /// layers do not.
     pub fn health(mut self, service: impl Into<String>) -> Self {
         self.health = Some(service.into());
         self
@@ -173,7 +177,7 @@ impl ChannelBuilder {
         mut self,
         interceptor: impl Fn(&mut OutgoingCall<'_>) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Self {
-        self.defaults.interceptors.push(Box::new(interceptor));
+        self.interceptors.push(Box::new(interceptor));
         self
     }
 
@@ -217,12 +221,11 @@ impl ChannelBuilder {
 
     async fn open(self) -> Result<Channel, ConnectError> {
         observe::describe();
-        let Self { target, client, resolver, pick, seed, health, defaults } = self;
+        let Self { target, client, resolver, pick, seed, health, interceptors, mut defaults } =
+            self;
+        defaults.interceptors = interceptors.into();
         #[cfg(feature = "tower")]
-        let (layers, defaults) = {
-            let mut defaults = defaults;
-            (std::mem::take(&mut defaults.layers), defaults)
-        };
+        let layers = std::mem::take(&mut defaults.layers);
         let client = match client {
             Some(client) => client?,
             None => with_shared_node(Node::client)??,
@@ -252,6 +255,7 @@ impl ChannelBuilder {
         let set = EndpointSet::new(pick, seed.map_or_else(random, Ok)?, resolver);
         set.update(first);
         let set = Arc::new(set);
+        let health = health.map(|service| HealthWatch::new(service, &defaults));
         let upkeep = match is_kept {
             true => {
                 let kept = upkeep::keep(Arc::clone(&set), client.clone(), lists, health, random()?);

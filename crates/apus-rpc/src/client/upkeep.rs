@@ -11,7 +11,7 @@ use apus::{Address, Client};
 
 use crate::client::channel_counters::count;
 use crate::client::endpoint_set::EndpointSet;
-use crate::client::health_watch::watch;
+use crate::client::health_watch::HealthWatch;
 use crate::client::resolve::EndpointStream;
 use crate::code::Code;
 use crate::envelope::{self, EnvelopeLimits, MethodPath, ResponseHead};
@@ -32,14 +32,14 @@ pub(crate) async fn keep(
     set: Arc<EndpointSet>,
     client: Client,
     lists: EndpointStream,
-    health: Option<String>,
+    health: Option<HealthWatch>,
     id: u64,
 ) {
     let mut upkeep = Upkeep {
         set: &set,
         client: &client,
         lists: Some(lists),
-        health: health.as_deref(),
+        health: health.as_ref(),
         id,
         watching: BTreeMap::new(),
         asking: Vec::new(),
@@ -53,8 +53,8 @@ struct Upkeep<'a> {
     set: &'a EndpointSet,
     client: &'a Client,
     lists: Option<EndpointStream>,
-    /// The service whose health is watched.
-    health: Option<&'a str>,
+    /// Watches the health of a service.
+    health: Option<&'a HealthWatch>,
     /// Of the next question.
     id: u64,
     /// The watches of endpoints.
@@ -108,14 +108,14 @@ impl Upkeep<'_> {
 
     /// Begins to watch endpoints that are new in the list, and ends the watches of those that have left it.
     fn watch_endpoints(&mut self) {
-        let Some(service) = self.health else { return };
+        let Some(health) = self.health else { return };
         let addresses = self.set.addresses();
         self.watching.retain(|address, _| addresses.contains(address));
         for address in addresses {
             // Ids of the watches are far from those of other calls.
             self.id = self.id.wrapping_add(1 << 32);
             let (set, id) = (self.set, self.id);
-            let watch = || Box::pin(watch(set, self.client.clone(), address, service, id)) as _;
+            let watch = || Box::pin(health.watch(set, self.client.clone(), address, id)) as _;
             self.watching.entry(address).or_insert_with(watch);
         }
     }
