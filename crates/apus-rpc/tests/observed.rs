@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::future;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::tracing::{Propagator, set_propagator};
+use apus_rpc::health::Health;
 use apus_rpc::{
     Bytes, Channel, Code, Context, Server, Status, StreamSender, Streaming, TraceContext,
 };
@@ -386,6 +388,23 @@ fn requests_of_a_fallback_have_no_names_of_clients() {
     }
     let ok = "rpc.response.status_code=OK";
     assert_recorded(&[SERVER, "rpc.method=m.Fallback/Known", ok], 1);
+}
+
+#[test]
+fn the_watches_of_a_channel_are_no_calls_of_the_program() {
+    install();
+    let health = Health::new();
+    let served = served(|server| server.add(health.clone()));
+    let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());
+    let channel = channel.health("").build().expect("a channel");
+    while health.watchers() == 0 {
+        thread::yield_now();
+    }
+    drop(channel);
+    // The server's figures have them: another program may be the client.
+    assert_recorded(&[SERVER, "rpc.method=grpc.health.v1.Health/Watch"], 1);
+    assert_eq!(count(&[CLIENT, "rpc.method=grpc.health.v1.Health/Watch"]), 0);
+    assert!(spans("client", "grpc.health.v1.Health/Watch").is_empty());
 }
 
 #[test]

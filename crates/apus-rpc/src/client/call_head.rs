@@ -36,6 +36,8 @@ pub(crate) struct CallHead<'c> {
     has_own_trace: bool,
     /// The call does not belong to the request in whose handler it is made.
     is_detached: bool,
+    /// The call has no span, and no histogram counts it.
+    is_unobserved: bool,
     fault: Option<Status>,
     pub(crate) observed: ClientCall,
 }
@@ -58,6 +60,7 @@ impl<'c> CallHead<'c> {
             trace,
             has_own_trace: false,
             is_detached: false,
+            is_unobserved: false,
             fault,
             observed: ClientCall::none(),
         };
@@ -81,6 +84,7 @@ impl<'c> CallHead<'c> {
             trace: request.trace,
             has_own_trace: request.has_own_trace,
             is_detached: false,
+            is_unobserved: false,
             fault: None,
             observed: ClientCall::of_passing(request.observed.clone()),
         }
@@ -182,9 +186,16 @@ impl<'c> CallHead<'c> {
         Ok(message)
     }
 
+    /// The call is the library's own, and none of the application.
+    pub(crate) fn set_unobserved(&mut self) {
+        self.is_unobserved = true;
+    }
+
     /// Begins the span of the call.
     pub(crate) fn observe(&mut self) {
-        self.observed = ClientCall::begin(&self.path, self.is_detached);
+        if !self.is_unobserved {
+            self.observed = ClientCall::begin(&self.path, self.is_detached);
+        }
     }
 
     /// The trace context of the messages. The spans have one of their own, if the program has not given one.

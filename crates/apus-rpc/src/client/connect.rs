@@ -159,7 +159,7 @@ impl ChannelBuilder {
     /// without the method `grpc.health.v1.Health/Watch` serves, and so does one that has not answered yet. Default: off.
     ///
     /// The watch of an endpoint is a call with streams to it, by the port of the channel. The interceptors of the channel see it; its
-    /// layers do not.
+    /// layers do not, and spans and histograms leave it out.
     pub fn health(mut self, service: impl Into<String>) -> Self {
         self.health = Some(service.into());
         self

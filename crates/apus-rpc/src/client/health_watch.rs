@@ -91,7 +91,10 @@ async fn follow(
     service: &str,
     mut note: impl FnMut(ServingStatus),
 ) -> Result<(), Status> {
-    let start = || channel.stream(WATCH).start_raw(encode_request(service), true);
+    let start = || {
+        // It ends after hours, as a call that was given up.
+        channel.stream(WATCH).unobserved().start_raw(encode_request(service), true)
+    };
     // The task of the channel outlives a panic of an interceptor.
     let started = panic::catch_unwind(AssertUnwindSafe(start));
     let panicked = |_| Err(Status::new(Code::Internal, "an interceptor panicked"));

@@ -50,6 +50,12 @@ impl<'c> StreamCall<'c> {
 
     call_setters!();
 
+    /// Keeps the call out of spans and histograms: it is the library's own.
+    pub(crate) fn unobserved(mut self) -> Self {
+        self.head.set_unobserved();
+        self
+    }
+
     /// Begins the call with a stream of requests. The first one is sent at once.
     ///
     /// # Errors
