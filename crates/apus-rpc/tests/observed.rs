@@ -408,6 +408,26 @@ fn the_watches_of_a_channel_are_no_calls_of_the_program() {
 }
 
 #[test]
+fn requests_beyond_a_limit_have_the_name_of_their_method() {
+    install();
+    let served = served(|server| {
+        let server = server.route("/m.Limited/Any", |_, _| async { Ok("") });
+        server.fallback(|_, _, _| async { Ok(()) }).concurrency(0)
+    });
+    for (path, metadata) in [("Any", None), ("Any", Some("a")), ("Other", None)] {
+        let mut call = served.channel.unary(format!("/m.Limited/{path}"), "");
+        if let Some(value) = metadata {
+            call = call.metadata("name", value);
+        }
+        assert_eq!(call.wait().expect_err("no room").code(), Code::ResourceExhausted);
+    }
+    let code = "rpc.response.status_code=RESOURCE_EXHAUSTED";
+    assert_recorded(&[SERVER, "rpc.method=m.Limited/Any", code], 2);
+    assert_recorded(&[SERVER, "rpc.method=_OTHER", code], 1);
+    assert_eq!(served.counters.over_limits(), 3);
+}
+
+#[test]
 fn a_call_through_layers_has_the_address_of_its_server() {
     let served = service("m.Layers");
     let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());

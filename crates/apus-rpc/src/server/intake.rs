@@ -73,6 +73,14 @@ struct Chosen<'a> {
     body: Bytes,
 }
 
+/// The path of a method in figures. `None` for a fallback, whose paths are those of clients.
+fn name<'p>(path: &'p Cow<'_, MethodPath>) -> Option<&'p MethodPath> {
+    match path {
+        Cow::Borrowed(path) => Some(path),
+        Cow::Owned(_) => None,
+    }
+}
+
 /// Sees a request before its handler, and may refuse it.
 pub(crate) type Interceptor =
     Box<dyn Fn(&mut IncomingCall<'_>) -> Result<(), Status> + Send + Sync>;
@@ -125,8 +133,7 @@ impl Intake {
     fn begin(&self, request: Incoming, chosen: Chosen<'_>, permit: Permit<'_>) {
         let Chosen { method, path, metadata, id, ends, holds, body } = chosen;
         let in_service = &self.in_service;
-        // The path of a method is borrowed.
-        let is_fallback = matches!(path, Cow::Owned(_));
+        let is_fallback = name(&path).is_none();
         let arrival = Arrival { path: &path, metadata, request, permit, in_service, is_fallback };
         let opened = OpenedCall { id, ends, holds, body, streams: &self.streams };
         if let Some(task) = method.begin(arrival, opened) {
@@ -142,28 +149,25 @@ impl Intake {
         mut message: Bytes,
     ) -> Result<(Chosen<'_>, Permit<'_>), Status> {
         let unknown = |status: &Status| observe::refused(None, status.code());
-        let admission = &self.in_service.admission;
-        let admitted = admission.admit(request.from().host);
-        let admitted = admitted.or_else(|status| self.admit_built_in(&message).ok_or(status));
-        let over = |_: &Status| count(&self.in_service.counters.over_limits);
-        let permit = admitted.inspect_err(over).inspect_err(unknown)?;
         let chosen = match self.plain(&mut message) {
             Some(chosen) => self.check_draining().map(|()| chosen),
             None => self.opening(&message).and_then(|opening| self.find(opening)),
         };
-        let chosen = self.check(request, chosen.inspect_err(unknown)?)?;
-        let is_built_in = chosen.method.is_built_in();
-        let permit = if is_built_in { admission.admit_built_in() } else { permit };
-        Ok((chosen, permit))
+        let chosen = chosen.inspect_err(unknown)?;
+        let permit = self.admit(request, &chosen)?;
+        Ok((self.check(request, chosen)?, permit))
     }
 
-    /// A place for a request beyond the limits, if its method is built-in.
-    #[cold]
-    fn admit_built_in(&self, message: &Bytes) -> Option<Permit<'_>> {
-        let (head, _) = RequestHead::decode(message, &self.in_service.limits).ok()?;
-        let RequestHead::Open(Opening { path, .. }) = head else { return None };
-        let (_, method) = self.methods.get(path.bytes())?;
-        method.is_built_in().then(|| self.in_service.admission.admit_built_in())
+    /// A place for a request. Those of built-in methods have one beyond the limits.
+    fn admit(&self, request: &Incoming, chosen: &Chosen<'_>) -> Result<Permit<'_>, Status> {
+        let admission = &self.in_service.admission;
+        if chosen.method.is_built_in() {
+            return Ok(admission.admit_built_in());
+        }
+        admission.admit(request.from().host).inspect_err(|status| {
+            count(&self.in_service.counters.over_limits);
+            observe::refused(name(&chosen.path), status.code());
+        })
     }
 
     /// The method of an OPEN in its most frequent form, of a method with a path of its own. Takes the message then.
@@ -196,10 +200,10 @@ impl Intake {
     /// Checks a request, and shows it to the interceptors.
     fn check<'a>(&self, request: &Incoming, mut chosen: Chosen<'a>) -> Result<Chosen<'a>, Status> {
         let Chosen { method, path, metadata, ends, body, .. } = &mut chosen;
-        let is_fallback = matches!(path, Cow::Owned(_));
+        let name = name(path);
         let path: &MethodPath = path;
         let refusal = |status: Status| {
-            observe::refused(Some(path).filter(|_| !is_fallback), status.code());
+            observe::refused(name, status.code());
             status.not_executed()
         };
         if !method.is_stream() {
