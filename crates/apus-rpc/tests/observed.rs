@@ -428,6 +428,36 @@ fn requests_beyond_a_limit_have_the_name_of_their_method() {
 }
 
 #[test]
+fn a_stream_that_the_server_ends_for_a_limit_has_the_code_of_its_client() {
+    install();
+    let served = served(|server| {
+        let early = |_: Context, requests: Streaming, mut responses: StreamSender| async move {
+            responses.send_head();
+            future::pending::<()>().await;
+            drop(requests);
+            Ok(())
+        };
+        let long = |cx: Context, _: Streaming, mut responses: StreamSender| async move {
+            cx.set_metadata("long", "x".repeat(100_000)).expect("a pair");
+            responses.send_head();
+            future::pending().await
+        };
+        let server = server.stream("/m.Limits/Early", early).stream("/m.Limits/Long", long);
+        server.stream_buffer_per_host(1 << 10)
+    });
+    let code = "rpc.response.status_code=RESOURCE_EXHAUSTED";
+    for (method, length) in [("Early", 2 << 10), ("Long", 0)] {
+        let call = served.channel.stream(format!("/m.Limits/{method}"));
+        let mut responses = call.request(vec![7; length]).expect("sent");
+        let status = block_on(responses.next()).expect("the end").expect_err("a limit");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        for histogram in [CLIENT, SERVER] {
+            assert_recorded(&[histogram, &format!("rpc.method=m.Limits/{method}"), code], 1);
+        }
+    }
+}
+
+#[test]
 fn a_call_through_layers_has_the_address_of_its_server() {
     let served = service("m.Layers");
     let channel = Channel::builder(&pair::address(&served.node)).node(&pair::node());

@@ -55,6 +55,14 @@ fn answer(call: apus::Call) -> ResponseHead {
     ResponseHead::decode(&message, &EnvelopeLimits::new()).expect("an envelope").0
 }
 
+fn wait_until(is_it: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_it() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the server is as far");
+        thread::yield_now();
+    }
+}
+
 fn server(gate: &Arc<Semaphore>) -> Served {
     let gate = Arc::clone(gate);
     served(|server| {
@@ -90,11 +98,7 @@ fn messages_beyond_the_room_of_a_host_wait_for_their_handler() {
     assert_eq!(answer(first.push(1, false)), ResponseHead::default());
     // 60 KiB of the host wait, and there is room for 100 KiB.
     let (mut third, mut fourth) = (second.push(1, false), first.push(2, true));
-    let begun = Instant::now();
-    while served.counters.withheld() < 2 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the server withholds both");
-        thread::yield_now();
-    }
+    wait_until(|| served.counters.withheld() == 2);
     assert!(block_on(poll_once(&mut third)).is_none());
     assert!(block_on(poll_once(&mut fourth)).is_none());
     gate.add_permits(2);
@@ -115,6 +119,9 @@ fn a_call_whose_first_message_has_no_room_fails_when_it_is_answered() {
     assert!(answer(first.open("/a.B/Early", 5, false, &message())).more);
     let end = answer(second.open("/a.B/Early", 5, false, &message())).end.expect("no room");
     assert_eq!(end.code(), Code::ResourceExhausted);
-    assert!(end.message().contains("stream_buffer") && end.may_have_executed(), "{end}");
+    assert!(end.message().contains("stream_buffer_per_host") && end.may_have_executed(), "{end}");
     assert_eq!(served.counters.withheld(), 1);
+    // The answer goes before the handler is dropped.
+    wait_until(|| served.counters.failed() + served.counters.given_up() > 0);
+    assert_eq!((served.counters.failed(), served.counters.given_up()), (1, 0));
 }

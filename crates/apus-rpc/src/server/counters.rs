@@ -43,13 +43,14 @@ impl ServerCounters {
         self.succeeded.load(Ordering::Relaxed)
     }
 
-    /// Requests whose handler has returned an error, and those that [panicked](Self::panics).
+    /// Requests whose handler has returned an error, those that [panicked](Self::panics), and streams that the server has ended with
+    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted).
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Requests whose handler was dropped before its end.
+    /// Other requests whose handler was dropped before its end.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up.load(Ordering::Relaxed)

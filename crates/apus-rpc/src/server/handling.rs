@@ -140,6 +140,13 @@ impl Accepted {
         answer::fail(request, metadata, trailers, &status, &self.in_service.limits);
     }
 
+    /// The server has ended the call of a stream, whose response is beyond a limit, and drops its handler.
+    #[cold]
+    pub(crate) fn end_by_limit(&mut self) {
+        self.note_end(Code::ResourceExhausted);
+        self.context.cancel();
+    }
+
     /// Counts a panic, and returns the status of its call.
     #[cold]
     pub(crate) fn note_panic(&self) -> Status {

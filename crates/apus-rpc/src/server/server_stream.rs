@@ -137,7 +137,7 @@ fn over() -> ResponseHead {
 /// The status of a call whose first chunk has no room among those of all streams.
 #[cold]
 fn buffers_are_full() -> Status {
-    let text = "messages of streams that wait for handlers fill the room for them (stream_buffer)";
+    let text = "messages of streams that wait for their handlers exceed stream_buffer or stream_buffer_per_host";
     Status::new(Code::ResourceExhausted, text)
 }
 
@@ -345,6 +345,7 @@ impl ServerStream {
             if !outbox.is_opened && !is_whole && !inbox.keep_opening() {
                 count(&self.counters.withheld);
                 outbox.fail(buffers_are_full());
+                self.context.note_end(Code::ResourceExhausted);
             }
             let (request, metadata) = if outbox.is_opened {
                 (outbox.pulls.pop(), Metadata::new())
@@ -371,6 +372,7 @@ impl ServerStream {
                 message.extend_from_slice(&chunk);
             } else {
                 outbox.chunks.clear();
+                self.context.note_end(Code::ResourceExhausted);
             }
             outbox.end_is_sent = is_end;
             effects.answers.push((request, message));

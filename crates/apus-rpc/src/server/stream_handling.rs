@@ -90,6 +90,9 @@ impl<F: Future<Output = Result<(), Status>>> Future for StreamHandling<F> {
         // The poll of the thread that has received the request: the task that follows is polled as well.
         let is_first = task.waker().will_wake(Waker::noop());
         if stream.poll_end_sent(task).is_ready() {
+            if !*this.is_done {
+                accepted.end_by_limit();
+            }
             return Poll::Ready(());
         }
         if is_first {
