@@ -54,6 +54,10 @@ impl NameServer {
         self.records.lock().expect("no panic").insert(key, (ttl, data));
     }
 
+    fn remove(&self, name: &str, kind: u16) {
+        self.records.lock().expect("no panic").remove(&(name.to_owned(), kind));
+    }
+
     fn resolver(&self) -> HickoryResolver {
         HickoryResolver::with_servers(&[self.address]).expect("a resolver")
     }
@@ -156,6 +160,34 @@ fn a_service_has_the_records_of_the_lowest_priority() {
     found.sort();
     let expected = [("127.0.0.1:4000@5001".to_owned(), 3), ("127.0.0.2:4000@5002".to_owned(), 1)];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_host_of_a_service_that_is_not_found_keeps_its_addresses() {
+    let server = NameServer::new();
+    server.set("a.svc.test", A, 1, vec![address(1)]);
+    server.set("b.svc.test", A, 1, vec![address(2)]);
+    let records = vec![service(1, 1, 5001, "a.svc.test"), service(1, 1, 5002, "b.svc.test")];
+    server.set("_calc._udp.svc.test", SRV, 1, records);
+    let mut lists = server.resolver().watch(&Target::new("srv:_calc._udp.svc.test.:4000"));
+    let mut next = || {
+        let mut found = next(&mut lists);
+        found.sort();
+        found
+    };
+    let list = |hosts: [&str; 2]| hosts.map(|host| (host.to_owned(), 1));
+    let before = list(["127.0.0.1:4000@5001", "127.0.0.2:4000@5002"]);
+    let after = list(["127.0.0.2:4000@5002", "127.0.0.3:4000@5001"]);
+    assert_eq!(next(), before);
+    server.remove("b.svc.test", A);
+    server.set("a.svc.test", A, 1, vec![address(3)]);
+    loop {
+        let found = next();
+        if found == after {
+            break;
+        }
+        assert_eq!(found, before);
+    }
 }
 
 #[test]

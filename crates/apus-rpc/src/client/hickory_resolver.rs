@@ -1,8 +1,9 @@
 //! A resolver that asks name servers itself: times to live, and SRV records.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -15,8 +16,8 @@ use futures_core::Stream;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::proto::rr::{Name, RData};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
@@ -43,9 +44,10 @@ const LOOK_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// | `srv:_calc._udp.svc:PORT` | the SRV records of the name with the lowest priority: UDP port and weight are those of a record, the Homa port is that of the target |
 /// | `HOST:PORT`, `dns:HOST:PORT`, with `@UDPPORT` behind it or without | all addresses of the name |
 ///
-/// A target is looked up again when the time to live of its records is over (1 s to 1 h), and 5 s after a look-up that found nothing.
-/// When an endpoint fails, it is looked up 5 s after the last time, or at once. Channels with `srv:` targets have this resolver
-/// unless they are given another one; all others do if they are given it.
+/// A target is looked up again when the time to live of its records is over (1 s to 1 h), and at most 5 s after a look-up that did not
+/// find all names. A host of SRV records that is not found any more keeps the addresses that it had. When an endpoint fails, the target
+/// is looked up 5 s after the last time, or at once. Channels with `srv:` targets have this resolver unless they are given another one;
+/// all others do if they are given it.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -193,7 +195,7 @@ impl DnsName {
     }
 
     /// The endpoints, and the time until which they hold.
-    async fn look(&self, resolver: &TokioResolver) -> Result<(Vec<Endpoint>, Instant), BoxError> {
+    async fn look(&self, resolver: &TokioResolver, last: &mut HostAnswers) -> LookResult {
         match self {
             Self::Host { name, udp_port, port } => {
                 let found = resolver.lookup_ip(name.as_str()).await?;
@@ -201,19 +203,25 @@ impl DnsName {
                     |ip| Endpoint::new(Address::new(SocketAddr::new(ip, *udp_port), *port));
                 Ok((found.iter().map(endpoint).collect(), found.valid_until()))
             }
-            Self::Service { name, port } => services(resolver, name, *port).await,
+            Self::Service { name, port } => services(resolver, name, *port, last).await,
         }
     }
 }
+
+type LookResult = Result<(Vec<Endpoint>, Instant), BoxError>;
+
+/// The last addresses of each host of a service.
+type HostAnswers = BTreeMap<Name, Vec<IpAddr>>;
 
 /// The servers of a service: the records with the lowest priority.
 async fn services(
     resolver: &TokioResolver,
     name: &str,
     port: u16,
-) -> Result<(Vec<Endpoint>, Instant), BoxError> {
+    last: &mut HostAnswers,
+) -> LookResult {
     let found = resolver.srv_lookup(name).await?;
-    let mut until = found.valid_until();
+    let mut list = ServiceList::new(port, found.valid_until());
     let records = found.answers().iter().filter_map(|record| match &record.data {
         RData::SRV(record) => Some(record),
         _ => None,
@@ -221,26 +229,69 @@ async fn services(
     // The name "." says that there is no such service.
     let records: Vec<&SRV> = records.filter(|record| !record.target.is_root()).collect();
     let first = records.iter().map(|record| record.priority).min();
-    let (mut endpoints, mut failure) = (Vec::new(), None);
     let chosen = records.into_iter().filter(|record| Some(record.priority) == first);
     for record in chosen.take(ENDPOINTS_MAX) {
-        match resolver.lookup_ip(record.target.clone()).await {
-            Ok(found) => {
-                until = until.min(found.valid_until());
-                endpoints.extend(found.iter().map(|ip| {
-                    let host = SocketAddr::new(ip, record.port);
-                    Endpoint::new(Address::new(host, port)).with_weight(record.weight.into())
-                }));
-            }
-            Err(error) => failure = Some(error),
-        }
+        let found = resolver.lookup_ip(record.target.clone()).await;
+        let found = found.map(|found| (found.iter().collect(), found.valid_until()));
+        list.add(record, found.map_err(BoxError::from), last);
     }
-    match failure {
-        Some(error) if endpoints.is_empty() => Err(error.into()),
-        _ if endpoints.is_empty() => Err(format!("'{name}' has no servers").into()),
-        // The names that were not found are looked up soon.
-        Some(_) => Ok((endpoints, Instant::now())),
-        None => Ok((endpoints, until)),
+    list.finish(name, Instant::now(), last)
+}
+
+/// The endpoints of a service, while its hosts are looked up.
+struct ServiceList {
+    port: u16,
+    endpoints: Vec<Endpoint>,
+    until: Instant,
+    answers: HostAnswers,
+    is_any_found: bool,
+    failure: Option<BoxError>,
+}
+
+impl ServiceList {
+    fn new(port: u16, until: Instant) -> Self {
+        let (endpoints, answers) = Default::default();
+        Self { port, endpoints, until, answers, is_any_found: false, failure: None }
+    }
+
+    /// Adds a record whose host was looked up. A host that is not found has its last addresses.
+    fn add(
+        &mut self,
+        record: &SRV,
+        found: Result<(Vec<IpAddr>, Instant), BoxError>,
+        last: &HostAnswers,
+    ) {
+        let addresses = match found {
+            Ok((addresses, until)) => {
+                self.is_any_found = true;
+                self.until = self.until.min(until);
+                addresses
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                last.get(&record.target).cloned().unwrap_or_default()
+            }
+        };
+        self.endpoints.extend(addresses.iter().map(|ip| {
+            let host = SocketAddr::new(*ip, record.port);
+            Endpoint::new(Address::new(host, self.port)).with_weight(record.weight.into())
+        }));
+        self.answers.insert(record.target.clone(), addresses);
+    }
+
+    /// The list of a service with this name. An error if no host is found.
+    fn finish(self, name: &str, now: Instant, last: &mut HostAnswers) -> LookResult {
+        match self.failure {
+            Some(error) if !self.is_any_found => Err(error),
+            _ if self.endpoints.is_empty() => Err(format!("'{name}' has no servers").into()),
+            failure => {
+                *last = self.answers;
+                // The names that were not found are looked up soon.
+                let soon = now + LOOK_AFTER_FAILURE;
+                let until = if failure.is_some() { self.until.min(soon) } else { self.until };
+                Ok((self.endpoints, until))
+            }
+        }
     }
 }
 
@@ -251,10 +302,11 @@ async fn follow(
     mut requests: watch::Receiver<u64>,
     sender: mpsc::Sender<ListResult>,
 ) {
+    let mut answers = HostAnswers::new();
     loop {
         requests.mark_unchanged();
         let begun = Instant::now();
-        let found = name.look(&resolver).await;
+        let found = name.look(&resolver, &mut answers).await;
         let until = found.as_ref().ok().map(|(_, until)| *until);
         if sender.send(found.map(|(list, _)| bounded(list))).await.is_err() {
             return;
@@ -336,6 +388,32 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(DnsName::of(&Target::new(text)).ok(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_host_that_is_not_found_keeps_its_last_addresses_and_is_looked_up_soon() {
+        let now = Instant::now();
+        let record = |host| SRV::new(0, 1, 7, Name::from_ascii(host).expect("a name"));
+        let records = [record("a.svc."), record("b.svc.")];
+        let mut last = HostAnswers::new();
+        let mut look = |found: [Option<u8>; 2]| {
+            let mut list = ServiceList::new(1, now + Duration::from_secs(60));
+            for (record, found) in records.iter().zip(found) {
+                let address = |it| vec![IpAddr::from([10, 0, 0, it])];
+                let found = found.map(|it| (address(it), now + Duration::from_secs(30)));
+                list.add(record, found.ok_or_else(|| "not found".into()), &last);
+            }
+            let (list, until) = list.finish("svc.", now, &mut last).ok()?;
+            let hosts: Vec<_> = list.iter().map(|it| it.address().host.to_string()).collect();
+            Some((hosts.join(" "), until.duration_since(now).as_secs()))
+        };
+        let expected = |hosts: &str, seconds| Some((hosts.to_owned(), seconds));
+        assert_eq!(look([None, None]), None);
+        assert_eq!(look([Some(1), None]), expected("10.0.0.1:7", 5));
+        assert_eq!(look([Some(1), Some(2)]), expected("10.0.0.1:7 10.0.0.2:7", 30));
+        assert_eq!(look([None, Some(3)]), expected("10.0.0.1:7 10.0.0.3:7", 5));
+        assert_eq!(look([None, None]), None, "an error leaves the list before in place");
+        assert_eq!(look([Some(4), None]), expected("10.0.0.4:7 10.0.0.3:7", 5));
     }
 
     #[test]
