@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use apus_rpc::codec::{Codec, CodecError, Decode, Encode};
 use apus_rpc::{Bytes, Channel, Code, Context, Server, Status, Stream, Streaming};
 use futures_lite::future::{block_on, zip};
 use futures_lite::stream::{self, StreamExt};
@@ -460,4 +461,62 @@ fn streams_of_json_are_text() {
         let mut raw = served.channel.stream("/shop.Words/Split").request("\"x y\"").expect("sent");
         assert_eq!(raw.next().await, Some(Ok("\"x\"".into())));
     });
+}
+
+/// Notes the least room in the buffers for messages.
+enum Measuring {}
+
+static ROOM_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+impl Codec for Measuring {
+    const NAME: &'static str = "measuring";
+}
+
+impl Encode<u8> for Measuring {
+    fn encode(value: &u8, into: &mut Vec<u8>) -> Result<(), CodecError> {
+        ROOM_MIN.fetch_min(into.capacity(), Ordering::SeqCst);
+        into.push(*value);
+        Ok(())
+    }
+}
+
+impl Decode<u8> for Measuring {
+    fn decode(input: &mut Bytes) -> Result<u8, CodecError> {
+        let value = input.first().copied().ok_or_else(|| CodecError::new("no byte"))?;
+        *input = input.slice(1..);
+        Ok(value)
+    }
+}
+
+#[apus_rpc::service(name = "shop.Numbers", codec = Measuring)]
+trait Numbers {
+    async fn twice(
+        &self,
+        cx: &Context,
+        numbers: Streaming<u8>,
+    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status>;
+}
+
+impl Numbers for Mine {
+    async fn twice(
+        &self,
+        _: &Context,
+        numbers: Streaming<u8>,
+    ) -> Result<impl Stream<Item = Result<u8, Status>>, Status> {
+        Ok(numbers.map(|number| number.map(|number| 2 * number)))
+    }
+}
+
+#[test]
+fn messages_of_streams_are_encoded_in_buffers_that_are_kept() {
+    let server = Server::in_memory().add(NumbersServer::new(Mine));
+    let numbers = NumbersClient::new(Channel::in_memory(server));
+    block_on(async {
+        let (mut sender, mut doubled) = numbers.twice().start().expect("a call");
+        for number in 1..=3 {
+            sender.send(number).await.expect("room");
+            assert_eq!(doubled.next().await, Some(Ok(2 * number)));
+        }
+    });
+    assert!(ROOM_MIN.load(Ordering::SeqCst) > 0, "a new `Vec` is empty");
 }

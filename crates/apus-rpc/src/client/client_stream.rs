@@ -659,7 +659,7 @@ impl ChunkSink for ClientStream {
         Poll::Pending
     }
 
-    fn push_message(&self, message: &Bytes) {
+    fn push_message(&self, message: &[u8]) {
         self.add(|chunks| chunks.push_message(message));
     }
 

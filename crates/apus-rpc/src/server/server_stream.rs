@@ -560,7 +560,7 @@ impl ChunkSink for ServerStream {
         Poll::Pending
     }
 
-    fn push_message(&self, message: &Bytes) {
+    fn push_message(&self, message: &[u8]) {
         self.add(|outbox| outbox.chunks.push_message(message));
     }
 

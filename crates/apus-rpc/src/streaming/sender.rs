@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use apus::Bytes;
 
 use crate::envelope::EnvelopeLimits;
+use crate::scratch::EncodeBuffer;
 use crate::status::{Execution, Status};
 
 /// The side of a call that chunks go to.
@@ -16,7 +17,7 @@ pub(crate) trait ChunkSink: Send + Sync {
     fn poll_room(&self, task: &Context<'_>) -> Poll<Result<(), Status>>;
 
     /// Adds a message.
-    fn push_message(&self, message: &Bytes);
+    fn push_message(&self, message: &[u8]);
 
     /// Adds bytes that have frames of their own.
     fn push_raw(&self, bytes: &Bytes);
@@ -50,12 +51,20 @@ impl StreamSender {
     /// The status of a call that has ended, or [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) for a message that is longer
     /// than [`EnvelopeLimits::frame_max`] of this side.
     pub async fn send(&mut self, message: impl Into<Bytes>) -> Result<(), Status> {
-        let message = message.into();
+        self.send_slice(&message.into()).await
+    }
+
+    /// Sends a message that a codec has written, see [`send`](Self::send). Its buffer goes back to a thread.
+    pub(crate) async fn send_encoded(&mut self, message: EncodeBuffer) -> Result<(), Status> {
+        self.send_slice(message.written()).await
+    }
+
+    async fn send_slice(&mut self, message: &[u8]) -> Result<(), Status> {
         let fits = self.limits.check_frame(message.len());
         // A handler may have seen the messages before this one.
         fits.map_err(|error| error.of_request().with_execution(Execution::Possible))?;
         poll_fn(|task| self.sink.poll_room(task)).await?;
-        self.sink.push_message(&message);
+        self.sink.push_message(message);
         Ok(())
     }
 

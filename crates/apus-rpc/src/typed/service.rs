@@ -4,7 +4,6 @@ use std::future::Future;
 
 use bytes::Bytes;
 
-use crate::body::MessageBody;
 use crate::codec::Encode;
 use crate::context::Context;
 use crate::scratch::EncodeBuffer;
@@ -40,13 +39,7 @@ where
 
 /// The body of a response in a buffer of the thread.
 #[derive(Debug)]
-pub struct EncodedResponse(EncodeBuffer);
-
-impl From<EncodedResponse> for Bytes {
-    fn from(EncodedResponse(encoded): EncodedResponse) -> Self {
-        MessageBody::from(encoded).into_bytes()
-    }
-}
+pub struct EncodedResponse(pub(crate) EncodeBuffer);
 
 /// The body of a response.
 ///

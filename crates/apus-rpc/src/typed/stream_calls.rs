@@ -15,6 +15,7 @@ use crate::code::Code;
 use crate::codec::{CodecError, Decode, Encode};
 use crate::metadata::Metadata;
 use crate::response::Response;
+use crate::scratch::EncodeBuffer;
 use crate::status::{Execution, Status};
 use crate::streaming::{StreamSender, Streaming};
 use crate::typed::method::TypedMethod;
@@ -265,7 +266,7 @@ pub struct TypedSender<T> {
 }
 
 /// From a request to its bytes.
-type EncodeRequest<T> = dyn Fn(&T) -> Result<Bytes, Status> + Send + Sync;
+type EncodeRequest<T> = dyn Fn(&T) -> Result<EncodeBuffer, Status> + Send + Sync;
 
 impl<T> TypedSender<T> {
     fn new<C: Encode<T>>(
@@ -274,14 +275,14 @@ impl<T> TypedSender<T> {
         argument: &'static str,
     ) -> Self {
         let encode = move |value: &T| {
-            let mut message = Vec::new();
+            let mut message = EncodeBuffer::new();
             let refused = |error: CodecError| {
                 Status::new(Code::InvalidArgument, format!("the argument {argument}: {error}"))
                     // A handler may have seen the messages before this one.
                     .with_execution(Execution::Possible)
             };
-            C::encode(value, &mut message).map_err(refused)?;
-            Ok(message.into())
+            C::encode(value, message.buffer()).map_err(refused)?;
+            Ok(message)
         };
         Self { sender, method, encode: Box::new(encode) }
     }
@@ -293,7 +294,7 @@ impl<T> TypedSender<T> {
     /// As [`StreamSender::send`], and [`Code::InvalidArgument`] for a request that has no form in the codec; the stream goes on then.
     pub async fn send(&mut self, request: T) -> Result<(), Status> {
         let message = (self.encode)(&request)?;
-        let sent = self.sender.send(message).await;
+        let sent = self.sender.send_encoded(message).await;
         sent.map_err(|status| self.method.explained(status))
     }
 

@@ -68,7 +68,7 @@ pub async fn send_response<C: Encode<T>, T>(
     value: &T,
     mut responses: StreamSender,
 ) -> Result<(), Status> {
-    responses.send(respond::<C, T>(method, value)?).await
+    responses.send_encoded(respond::<C, T>(method, value)?.0).await
 }
 
 /// Sends the responses of a method as they come. The client knows from the beginning that there will be some.
@@ -85,7 +85,7 @@ pub async fn send_responses<C: Encode<T>, T>(
     responses.send_head();
     let mut values = pin!(values);
     while let Some(value) = poll_fn(|task| values.as_mut().poll_next(task)).await {
-        responses.send(respond::<C, T>(method, &value?)?).await?;
+        responses.send_encoded(respond::<C, T>(method, &value?)?.0).await?;
     }
     Ok(())
 }
