@@ -98,6 +98,46 @@ fn a_client_sends_early_messages_again_that_the_server_has_no_room_for() {
 }
 
 #[test]
+fn a_push_that_follows_an_answer_is_not_sent_again() {
+    //= docs/rpc-wire.md#E26
+    let server_node = node();
+    let port = server_node.bind(PORT).expect("a port");
+    // A server that takes the PUSHes, and says of the third one that it has overtaken the OPEN and finds no room.
+    let server = thread::spawn(move || {
+        let (mut unanswered, mut is_refused) = (Vec::new(), false);
+        while let Ok(request) = port.recv() {
+            let limits = EnvelopeLimits::new();
+            let (head, _) = RequestHead::decode(request.body(), &limits).expect("an envelope");
+            let credit = ResponseHead::default().encode(0);
+            match head {
+                RequestHead::Push { seq: 3, .. } if !is_refused => {
+                    is_refused = true;
+                    request.reply(NO_ROOM).expect("the client waits");
+                }
+                RequestHead::Push { .. } => request.reply(credit).expect("the client waits"),
+                RequestHead::Open(opening) if opening.path.as_str() == "/a.B/End" => {
+                    let end = Some(Status::new(Code::Ok, ""));
+                    let end = ResponseHead { end, ..ResponseHead::default() }.encode(0);
+                    request.reply(end).expect("the client waits");
+                    break;
+                }
+                _ => unanswered.push(request),
+            }
+        }
+    });
+    let channel = Channel::builder(&address(&server_node)).node(&node()).build();
+    let channel = channel.expect("a channel");
+    let (mut requests, responses) = channel.stream("/a.B/Sum").start().expect("begun");
+    // Two PUSHes are under way at a time, so the third one is sent after an answer.
+    let mut send = || block_on(requests.send(vec![7; 64 << 10]));
+    let refused = (0..100).find_map(|_| send().err()).expect("the server takes no more");
+    assert_eq!(refused.code(), Code::Cancelled, "{refused}");
+    channel.unary("/a.B/End", "").wait().expect("a response");
+    server.join().expect("no panic");
+    drop(responses);
+}
+
+#[test]
 fn many_calls_that_begin_with_long_messages_end() {
     let served = served(|server| server.stream("/a.B/Sum", sum));
     let upload = || async {

@@ -98,12 +98,15 @@ struct Outgoing {
     is_closed: bool,
     /// The flag END was sent, or the server takes no more.
     is_over: bool,
+    /// The OPEN is known to have arrived: no new PUSH overtakes it.
+    has_arrived: bool,
 }
 
 /// A PUSH under way.
 struct Push {
     call: Started,
-    message: Bytes,
+    /// For a repetition, of a PUSH that may have overtaken the OPEN.
+    message: Option<Bytes>,
 }
 
 /// Messages that have overtaken their OPEN and found no room at the server. They are sent again after a pause.
@@ -197,6 +200,7 @@ impl ClientStream {
             next: 1,
             is_closed: false,
             is_over: false,
+            has_arrived: false,
         };
         let incoming = Incoming {
             pulls: Vec::new(),
@@ -285,8 +289,9 @@ impl ClientStream {
         self.call(message.into()).map_err(later)
     }
 
-    fn push(&self, message: Bytes) -> Result<Push, Status> {
-        Ok(Push { call: self.call_later(message.clone())?, message })
+    fn push(&self, message: Bytes, is_early: bool) -> Result<Push, Status> {
+        let kept = is_early.then(|| message.clone());
+        Ok(Push { call: self.call_later(message)?, message: kept })
     }
 
     /// Sends what may be sent. An error is the status of the call.
@@ -317,7 +322,7 @@ impl ClientStream {
             let head = RequestHead::Push { id: self.id, ends, seq: outgoing.next };
             let mut message = head.encode(chunk.len());
             message.extend_from_slice(&chunk);
-            outgoing.pushes.push(self.push(message.into())?);
+            outgoing.pushes.push(self.push(message.into(), !outgoing.has_arrived)?);
             outgoing.next += 1;
             outgoing.is_over = ends;
         }
@@ -362,7 +367,7 @@ impl ClientStream {
             state.hold = Some(self.send_hold()?);
         }
         for message in mem::take(&mut early.pushes) {
-            state.outgoing.pushes.push(self.push(message)?);
+            state.outgoing.pushes.push(self.push(message, true)?);
         }
         Ok(())
     }
@@ -399,6 +404,7 @@ impl ClientStream {
             let answer = self.decode(result);
             self.note_answer(&answer);
             let (head, chunk) = answer?;
+            state.outgoing.has_arrived = true;
             if head.end.is_none() {
                 self.hold(state)?;
             }
@@ -453,12 +459,15 @@ impl ClientStream {
             let answer = self.decode(result);
             self.note(answer.as_ref().err());
             let (head, _) = answer.map_err(later)?;
-            if is_to_be_repeated(&head) {
-                outgoing.early.pushes.push(message);
-            } else if head.end.is_some() {
+            match message {
+                //= docs/rpc-wire.md#E26
+                Some(message) if is_to_be_repeated(&head) => outgoing.early.pushes.push(message),
                 //= docs/rpc-wire.md#E25
-                outgoing.is_over = true;
-                outgoing.chunks.clear();
+                _ if head.end.is_some() => {
+                    outgoing.is_over = true;
+                    outgoing.chunks.clear();
+                }
+                _ => outgoing.has_arrived = true,
             }
         }
         Ok(outgoing.pushes.len() < before)
