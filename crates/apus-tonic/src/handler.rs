@@ -76,11 +76,11 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let is_known = known.name(&context);
+    let is_new = known.name(&context);
     let response = service.oneshot(request(&context, requests)?).await;
     let response =
         response.map_err(|error| from_tonic(&tonic::Status::from_error(error.into())))?;
-    if !is_known && is_served(&response) {
+    if is_new && is_served(&response) {
         known.add(&context);
     }
     answer(&context, response, &mut responses).await

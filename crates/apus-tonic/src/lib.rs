@@ -53,6 +53,8 @@
 //!
 //! None is on by default. Each only adds to the API.
 //!
+//! * `metrics`: the histograms of `apus-rpc` for a recorder of the crate `metrics`. Methods that have answered without an error have
+//!   their path in the histogram of requests, up to 1,000 methods of a server.
 //! * `transport`: the same services also over TCP (`ServerBuilder::also_tcp`), and `remote_addr` of requests. Without it, neither hyper
 //!   nor h2 is built.
 
