@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `features`, `licences`, `packages`, `purity` | checks of the sources |
+//! | `changelog`, `features`, `licences`, `packages`, `purity` | checks of the sources |
 //! | `instructions`, `c_call`, `sockets_cost` | instructions of a call, with `callgrind` |
 //! | `sockets_checker`, `sockets_differ`, `sockets_suites`, `python_sockets` | programs and test suites, plain and under `apus run` |
 //! | `arguments`, `results` | the arguments and the results of a check |
@@ -19,6 +19,7 @@ mod apus_program;
 mod arguments;
 mod c_call;
 mod callgrind;
+mod changelog;
 mod counted_programs;
 mod cpu_time;
 mod features;
@@ -46,6 +47,8 @@ const USAGE: &str = "\
 usage: cargo xtask CHECK
 
   c-call                         instructions that the C interface adds to a call; fails if there are more than 150
+  changelog                      fragments of changelog.d, and the section of the next release that they give
+  changelog VERSION DATE         writes that section to CHANGELOG.md, and removes the fragments
   features                       each crate without features, with each feature alone, and with all
   instructions                   instructions and allocations of a call, against docs/measurements/instructions.json
   instructions --record REASON   records them
@@ -88,6 +91,8 @@ fn check(arguments: &[&str]) -> Result<()> {
             Ok(())
         }
         ["c-call"] => c_call::check(),
+        ["changelog"] => changelog::check(None),
+        ["changelog", version, date] => changelog::check(Some((version, date))),
         ["features"] => features::check(),
         ["instructions"] => instructions::compare(),
         ["instructions", "--record", reason] => instructions::record(reason),
