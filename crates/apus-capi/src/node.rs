@@ -145,9 +145,9 @@ pub unsafe extern "C" fn apus_node_resolve(
 }
 
 /// Returns a descriptor for an event loop (epoll, libuv, poll): it is readable, level-triggered, when apus_node_turn() is to be
-/// called. With the first call the loop takes the place of the library's thread, and has one wake-up for each message, which is
-/// the kernel's. If the loop is late, the library's thread helps out after some milliseconds. The node has the descriptor: it is
-/// watched and not read, and is closed when the node is freed.
+/// called. From the first call on, the loop takes the place of the library's thread. A message then wakes the loop's thread only.
+/// If the loop is late, the library's thread helps out after some milliseconds. The node has the descriptor: it is watched and
+/// not read, and is closed when the node is freed.
 ///
 /// Returns the descriptor, or APUS_EEVENT_LOOP if the setting `delivery` has another mode than suspend, which is the default, or
 /// the node has more than one shard.

@@ -92,8 +92,8 @@ impl Call {
         self.end(result)
     }
 
-    /// [`wait`](Self::wait) for at most `timeout`, for a thread that has other work in between. The call goes on when the time has
-    /// passed: the timeout does not end it, [`CallBuilder::deadline`](crate::CallBuilder::deadline) does.
+    /// [`wait`](Self::wait) for at most `timeout`, for a thread that has other work in between. The call goes on after `timeout`;
+    /// only its [deadline](crate::CallBuilder::deadline) ends it.
     ///
     /// # Errors
     ///
