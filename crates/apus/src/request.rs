@@ -71,6 +71,8 @@ enum ResponseState {
     /// It is in the place of the request's body.
     Set,
     Given,
+    /// There is none, as after a panic of the handler.
+    Failed,
 }
 
 /// A time that does not come.
@@ -474,6 +476,13 @@ impl Request {
 
     /// Gives the request up, as dropping it does.
     pub fn abandon(self) {}
+
+    /// Gives the request up as a panic that drops it does: the client is notified at once
+    /// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless it is a Linux host. For handlers in other languages, which
+    /// fail without a panic. The counter `handler_panics` counts panics of [`Port::serve`](crate::Port::serve) only.
+    pub fn fail(mut self) {
+        self.answer = ResponseState::Failed;
+    }
 }
 
 impl Reply for Request {
@@ -506,11 +515,12 @@ impl Drop for Request {
         if self.answer == ResponseState::Given {
             return;
         }
-        self.trace.give_up();
+        let failed = self.answer == ResponseState::Failed || thread::panicking();
+        self.trace.give_up(failed);
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         self.note_service_time(&mut engine, now);
-        let given_up = if thread::panicking() {
+        let given_up = if failed {
             engine.endpoint.reject(self.rpc, UnknownReason::HandlerPanicked)
         } else {
             engine.endpoint.abort(self.rpc)

@@ -55,3 +55,13 @@ fn a_panic_notifies_the_callers_of_every_request_the_thread_held() {
         assert_eq!(call.wait(), Err(CallError::HandlerPanicked));
     }
 }
+
+#[test]
+fn a_handler_that_fails_without_a_panic_notifies_its_caller() {
+    let pair = pair(Delivery::suspend());
+    let client = pair.client_node.client().unwrap();
+    let call = client.call(pair.address, "x").start().unwrap();
+    pair.service.recv().unwrap().fail();
+    assert_eq!(call.wait(), Err(CallError::HandlerPanicked));
+    assert_eq!(pair.server_node.stats().delivery.handler_panics, 0);
+}

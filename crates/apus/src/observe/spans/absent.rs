@@ -124,7 +124,7 @@ impl RequestTrace {
     pub(crate) fn reply_failed(&self, _: &ReplyError) {}
 
     #[inline]
-    pub(crate) fn give_up(&self) {}
+    pub(crate) fn give_up(&self, _: bool) {}
 }
 
 /// The span of a request, to be entered.

@@ -4,7 +4,6 @@ use std::fmt::Debug;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use apus_proto::slab::{Handle, Slab};
 use apus_wire::TraceContext;
@@ -287,16 +286,15 @@ impl RequestTrace {
         self.scope().enter(|| events::reply_failed(error));
     }
 
-    /// The request is dropped without an answer.
+    /// The request is dropped without an answer; `failed` if its handler panicked or failed.
     #[cold]
-    pub(crate) fn give_up(&self) {
-        let panics = thread::panicking();
+    pub(crate) fn give_up(&self, failed: bool) {
         if let Some(span) = self.wanted() {
-            span.record("error.type", if panics { "HandlerPanicked" } else { "Abandoned" });
+            span.record("error.type", if failed { "HandlerPanicked" } else { "Abandoned" });
             span.record("otel.status_code", "ERROR");
         }
-        if !panics {
-            self.scope().enter(events::request_given_up); // Otherwise the panic is reported.
+        if !failed {
+            self.scope().enter(events::request_given_up); // Otherwise the panic or failure is reported.
         }
     }
 }
