@@ -1,6 +1,5 @@
 //! Ports: requests for threads.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apus::{Flush, ReplyError};
@@ -121,11 +120,10 @@ impl Request {
 
     /// Ends the request as a panic of its handler does: the client is notified at once.
     pub(crate) fn fail(&self) {
-        let Some(request) = self.request().take() else { return };
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            let _dropped = request;
-            resume_unwind(Box::new(()));
-        }));
+        let request = self.request().take();
+        if let Some(request) = request {
+            request.fail();
+        }
     }
 }
 
