@@ -96,6 +96,17 @@ fn a_task_waits_for_handlers_and_refuses_requests() {
 }
 
 #[test]
+fn a_server_that_cannot_serve_is_known_before_it_is_awaited() {
+    let node = node();
+    let build = || Server::builder(&node).route("/a.B/Echo", |_, body: Bytes| async { Ok(body) });
+    let first = build().serve(PORT, future::ready(()));
+    assert_eq!(first.check(), Ok(()));
+    let second = build().serve(PORT, future::ready(()));
+    let error = second.check().expect_err("the port is taken");
+    assert_eq!(block_on(second).err(), Some(error));
+}
+
+#[test]
 fn handlers_are_dropped_after_the_time() {
     for blocking in [true, false] {
         let waiting = waiting(Duration::ZERO, blocking);

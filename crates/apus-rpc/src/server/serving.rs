@@ -100,6 +100,15 @@ impl Serving {
         Self { begun, counters, stage: ServingStage::New }
     }
 
+    /// Whether the server can serve: its port is open. Awaiting the server and [`wait`](Self::wait) return the same error.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError`].
+    pub fn check(&self) -> Result<(), ServeError> {
+        self.begun.as_ref().map(|_| ()).map_err(ServeError::clone)
+    }
+
     /// The longest time for which the end of the server waits for handlers. Those that go on are dropped then, and their clients get
     /// [`Code::Cancelled`](crate::Code::Cancelled). Default 30 s.
     pub fn drain(mut self, at_most: Duration) -> Self {
