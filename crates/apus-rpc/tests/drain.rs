@@ -96,6 +96,24 @@ fn a_task_waits_for_handlers_and_refuses_requests() {
 }
 
 #[test]
+fn a_server_that_was_awaited_goes_on_to_refuse_requests() {
+    let server_node = node();
+    let server =
+        Server::builder(&server_node).route("/a.B/Wait", |_, body: Bytes| async { Ok(body) });
+    let drained = block_on(server.serve(PORT, future::ready(()))).expect("the port was opened");
+    let refusing = thread::spawn({
+        let refuse = drained.refuse();
+        move || block_on(refuse)
+    });
+    let channel =
+        Channel::builder(&address(&server_node)).node(&node()).build().expect("a channel");
+    let status = call(&channel).join().expect("no panic").expect_err("the server has ended");
+    assert_eq!((status.code(), status.may_have_executed()), (Code::Unavailable, false));
+    drop(drained);
+    refusing.join().expect("it ends with the port");
+}
+
+#[test]
 fn a_server_that_cannot_serve_is_known_before_it_is_awaited() {
     let node = node();
     let build = || Server::builder(&node).route("/a.B/Echo", |_, body: Bytes| async { Ok(body) });

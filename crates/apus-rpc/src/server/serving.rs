@@ -49,6 +49,7 @@ pub struct Drained {
     /// Requests whose handlers were dropped, because the time of [`Serving::drain`] had passed.
     pub cancelled: usize,
     port: Port,
+    intake: Arc<Intake>,
 }
 
 /// A server that takes requests at its port while this is awaited, or while a thread [waits](Self::wait). From
@@ -146,7 +147,8 @@ impl Serving {
                 ServeError::Thread(error.to_string())
             })?;
         }
-        let mut end = pin!(shutdown.map(|shutdown| drain(intake, shutdown, drain_for)));
+        let mut end =
+            pin!(shutdown.map(|shutdown| drain(Arc::clone(&intake), shutdown, drain_for)));
         let mut closed = pin!(WaitCancelled::new(gone));
         let ended = block_on(poll_fn(|task| {
             if closed.as_mut().poll(task).is_ready() {
@@ -155,7 +157,7 @@ impl Serving {
             end.as_mut().as_pin_mut().map_or(Poll::Pending, |end| end.poll(task))
         }));
         let Ended { finished, cancelled } = ended;
-        Ok(Drained { finished, cancelled, port })
+        Ok(Drained { finished, cancelled, port, intake })
     }
 }
 
@@ -219,10 +221,24 @@ impl Future for Serving {
                 }
             }
         };
-        let port = begun.port.clone();
+        let (port, intake) = (begun.port.clone(), Arc::clone(&begun.intake));
         this.stage = ServingStage::Over;
         let Ended { finished, cancelled } = ended;
-        Poll::Ready(Ok(Drained { finished, cancelled, port }))
+        Poll::Ready(Ok(Drained { finished, cancelled, port, intake }))
+    }
+}
+
+impl Drained {
+    /// Refuses requests that arrive while the port stays open, as the server did at its end. For a server that was awaited; the threads
+    /// of [`Serving::wait`] do this themselves. Ready when the port is closed.
+    pub fn refuse(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut requests, intake) = (self.port.requests(), Arc::clone(&self.intake));
+        async move {
+            while let Some(request) = poll_fn(|task| Pin::new(&mut requests).poll_next(task)).await
+            {
+                intake.take_or_drop(Incoming::Network(request));
+            }
+        }
     }
 }
 
