@@ -338,6 +338,7 @@ def test_a_server_that_is_killed_ends_its_calls(link: str) -> None:
         assert caught.value.may_have_executed and not isinstance(caught.value, apus.DeadlineError)
 
 
+# Two threads print at once, so each prints its line as a whole.
 INTERRUPTED = """
 import apus, os, signal, threading, time
 node = apus.Node(listen="127.0.0.1:0")
@@ -347,13 +348,13 @@ def call():
     os.kill(os.getpid(), signal.SIGINT)
     while not request.cancelled():
         pass
-    print("cancelled", flush=True)
+    print("cancelled\\n", end="", flush=True)
 thread = threading.Thread(target=call)
 thread.start()
 try:
     node.client().call(node.address(4000), b"hello")
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    print("interrupted\\n", end="", flush=True)
 thread.join()
 for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
