@@ -1,5 +1,7 @@
 //! Waits of threads without the GIL.
 
+use std::cell::Cell;
+use std::process;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -8,16 +10,24 @@ use pyo3::prelude::*;
 const SLICE: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// The main thread of the process runs the handlers of signals.
-    static RUNS_SIGNAL_HANDLERS: bool = {
-        rustix::thread::gettid() == rustix::process::getpid()
-    };
+    /// A process, and whether the thread is its main thread, which runs the handlers of signals. The thread that calls `fork` is the
+    /// main thread of the child.
+    static IN_PROCESS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
 /// Whether the calling thread must look for signals while it waits.
 #[inline]
 pub(crate) fn sees_signals() -> bool {
-    RUNS_SIGNAL_HANDLERS.with(|it| *it)
+    let process = process::id();
+    let (known, is_main) = IN_PROCESS.get();
+    if known == process { is_main } else { look_up(process) }
+}
+
+#[cold]
+fn look_up(process: u32) -> bool {
+    let is_main = rustix::thread::gettid() == rustix::process::getpid();
+    IN_PROCESS.set((process, is_main));
+    is_main
 }
 
 /// Waits by `wait` until it returns a result: it gets the longest time, and returns `None` when that has passed. The main thread

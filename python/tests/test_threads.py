@@ -437,6 +437,37 @@ def test_ctrl_c_ends_a_wait() -> None:
         assert child.wait(20) == 0
 
 
+FORKED = """
+import apus, os, signal, threading
+def fork():
+    with apus.Node(listen="127.0.0.1:0") as node:
+        try:
+            node.bind(4000).recv(timeout=0.001)
+        except apus.ApusError:
+            pass
+    child = os.fork()
+    if child:
+        os._exit(os.waitpid(child, 0)[1])
+    # The thread is the main one of the child.
+    port = apus.Node(listen="127.0.0.1:0").bind(4000)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        port.recv()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    os._exit(0)
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+
+
+def test_ctrl_c_ends_a_wait_in_a_child_of_another_thread() -> None:
+    with program(FORKED) as (child, first):
+        assert first == "interrupted"
+        assert child.wait(20) == 0
+
+
 def descriptors() -> int:
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
