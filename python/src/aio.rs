@@ -329,14 +329,14 @@ impl AsyncPort {
     }
 }
 
-/// Waits until nobody needs the response to a request, or it is over.
+/// Waits until nobody needs the response to a request. A request that was answered is no longer watched.
 struct Watched(Py<Request>);
 
 impl Future for Watched {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        self.0.get().with(|request| request.poll_cancelled(task)).unwrap_or(Poll::Ready(()))
+        self.0.get().with(|request| request.poll_cancelled(task)).unwrap_or(Poll::Pending)
     }
 }
 

@@ -197,6 +197,23 @@ def test_a_handler_that_begins_later_is_cancelled_as_well(run: Callable[..., Non
     run(main())
 
 
+def test_a_handler_goes_on_after_its_reply(run: Callable[..., None]) -> None:
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def handler(request: apus.Request) -> None:
+            request.reply(b"early")
+            # The timer of the watch passes.
+            await asyncio.sleep(0.05)
+            ended.set()
+
+        async with serving(handler) as address, node() as caller:
+            assert await caller.client().call(address, b"hello", timeout=60) == b"early"
+            await asyncio.wait_for(ended.wait(), 20)
+
+    run(main())
+
+
 def test_a_plain_function_may_return_something_to_await(run: Callable[..., None]) -> None:
     async def main() -> None:
         running, most = 0, 0
