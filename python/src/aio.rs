@@ -287,14 +287,12 @@ impl AsyncPort {
         after(body.py(), flush, &self.schedule_turn)
     }
 
-    /// A request that was taken is over: its client learns so if it was not answered.
+    /// A request that was taken is over. With ``failed`` its client gets ``HandlerError``, unless it was answered.
     #[pyo3(signature = (request, failed, /))]
     fn ended(&self, request: &Request, failed: bool) {
         self.arrivals.in_service.fetch_sub(1, Ordering::Relaxed);
         if failed {
             request.fail();
-        } else {
-            request.with(|_| ());
         }
     }
 
