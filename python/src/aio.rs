@@ -19,7 +19,7 @@ use crate::errors::{IntoException, OrRaise, misuse, of_call};
 use crate::message::Message;
 use crate::node::{Address, PyNode, seconds, some_seconds};
 use crate::port::{Port, Request};
-use crate::reactor::{Outcome, Reactor, Receiver, complete};
+use crate::reactor::{Outcome, Reactor, Receiver, complete, until};
 
 /// Messages that a receiver takes before other callbacks of the loop have their turn.
 const BATCH: usize = 256;
@@ -306,11 +306,7 @@ impl AsyncPort {
     /// Has the future get ``None`` when nobody needs the response to the request any more. Returns the number of the operation.
     #[pyo3(signature = (request, future, /))]
     fn watch(&self, py: Python<'_>, request: Py<Request>, future: Py<PyAny>) -> PyResult<u64> {
-        let operation = Box::pin(async move {
-            Watched(request).await;
-            Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
-        });
-        self.reactor.get().run(py, operation, future)
+        self.reactor.get().run(py, until(Watched(request)), future)
     }
 
     /// Closes the port.

@@ -28,6 +28,14 @@ pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Se
 /// A future of Rust whose result completes a future of Python.
 pub(crate) type Operation = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
+/// An operation with the result ``None``, which ends with a future.
+pub(crate) fn until(future: impl Future<Output = ()> + Send + 'static) -> Operation {
+    Box::pin(async move {
+        future.await;
+        Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
+    })
+}
+
 /// A receiver of messages. It is looked at when its waker was called.
 pub(crate) trait Receiver: Send + Sync {
     /// Takes messages until none waits or it has taken a number of them. Returns whether it must be looked at again.
@@ -82,11 +90,7 @@ impl Reactor {
 
     /// Adds a task, and polls it. Returns its number.
     pub(crate) fn start_task(&self, py: Python<'_>, task: BoxTask) -> u64 {
-        let operation = Box::pin(async move {
-            task.await;
-            Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
-        });
-        let number = self.insert(Source::Operation(Some((operation, None))));
+        let number = self.insert(Source::Operation(Some((until(task), None))));
         self.poll_task(py, number);
         number
     }

@@ -13,7 +13,7 @@ use pyo3::types::{PyList, PyTuple};
 use crate::blocking::block_on;
 use crate::bodies::body;
 use crate::message::Message;
-use crate::reactor::{Outcome, Reactor};
+use crate::reactor::{Outcome, Reactor, until};
 use crate::rpc::convert;
 use crate::rpc::frames::{FrameReader, frame};
 use crate::rpc::readers::Readers;
@@ -209,11 +209,7 @@ impl RpcCall {
     #[pyo3(signature = (reactor, future, /))]
     fn head_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
         let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            poll_fn(|task| call.poll_head(task)).await;
-            Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
-        });
-        reactor.run(py, operation, future)
+        reactor.run(py, until(poll_fn(move |task| call.poll_head(task))), future)
     }
 
     /// Waits for the next response; ``None`` when the call is over.

@@ -9,7 +9,7 @@ use pyo3::types::PyList;
 use crate::blocking::block_on;
 use crate::bodies::body;
 use crate::message::Message;
-use crate::reactor::{Outcome, Reactor};
+use crate::reactor::{Outcome, Reactor, until};
 use crate::rpc::convert;
 use crate::rpc::frames::frame;
 use crate::rpc::handled::ServerCall;
@@ -127,11 +127,7 @@ impl RpcServerCall {
     #[pyo3(signature = (reactor, future, /))]
     fn end_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
         let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            poll_fn(|task| call.poll_end(task)).await;
-            Box::new(|py: Python<'_>| Ok(py.None())) as Outcome
-        });
-        reactor.run(py, operation, future)
+        reactor.run(py, until(poll_fn(move |task| call.poll_end(task))), future)
     }
 
     /// Sets the metadata before the responses. With ``now`` it is sent before a response is there.
