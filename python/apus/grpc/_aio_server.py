@@ -16,31 +16,28 @@ from apus import _native
 from apus._watching import Watcher
 from apus.grpc._shared import (
     CallDetails,
-    Methods,
+    ContextFacts,
+    Registered,
     deserialized,
     grace_of,
     longest_received,
     metadata_of,
     number_of,
     operation,
-    port_of,
     serialized,
-    split_details,
 )
 
 _log = logging.getLogger("apus.grpc")
 
 
-class Context(grpc_aio.ServicerContext):
+class Context(ContextFacts, grpc_aio.ServicerContext):
     """The context of a call in its handler."""
 
     def __init__(self, call: _native.RpcServerCall, reactor: _native.Reactor) -> None:
-        self._call = call
+        super().__init__(call)
+        self._details = ""
         self._reactor = reactor
         self._handler: Any = None
-        self._code: Any = None
-        self._details: Any = ""
-        self._trailers: Any = ()
         self._callbacks: list[Callable[[Any], None]] = []
         self._has_written = False
 
@@ -75,61 +72,9 @@ class Context(grpc_aio.ServicerContext):
         """As ``abort``, with the parts of a status."""
         await self.abort(status.code, status.details, status.trailing_metadata)
 
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Sets the metadata after the response."""
-        self._trailers = trailing_metadata
-
     def invocation_metadata(self) -> Any:
         """The metadata of the request."""
         return metadata_of(self._call.metadata)
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        """Sets the code with which the call ends."""
-        self._code = code
-
-    def set_details(self, details: str) -> None:
-        """Sets the message of the status."""
-        self._details = details
-
-    def set_compression(self, compression: Any) -> None:
-        """Messages are not compressed."""
-
-    def disable_next_message_compression(self) -> None:
-        """Messages are not compressed."""
-
-    def peer(self) -> str:
-        """The address of the client, which is not authenticated."""
-        return f"apus://{self._call.peer}"
-
-    def peer_identities(self) -> list[bytes] | None:
-        """The name of the client's certificate."""
-        identity = self._call.identity
-        return None if identity is None else [identity.encode()]
-
-    def peer_identity_key(self) -> str | None:
-        """The kind of the name."""
-        return None if self._call.identity is None else "apus_peer"
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        """The name of the client's certificate, by its kind."""
-        identity = self._call.identity
-        return {} if identity is None else {"apus_peer": [identity.encode()]}
-
-    def time_remaining(self) -> float | None:
-        """The seconds until the deadline of the call."""
-        return self._call.remaining
-
-    def trailing_metadata(self) -> Any:
-        """The metadata after the response."""
-        return self._trailers
-
-    def code(self) -> Any:
-        """The code with which the call ends."""
-        return self._code
-
-    def details(self) -> Any:
-        """The message of the status."""
-        return self._details
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Calls the callback when the handler has ended."""
@@ -143,15 +88,6 @@ class Context(grpc_aio.ServicerContext):
         """Whether the call is over."""
         return self._call.is_over
 
-    def finish(self, response: Any, failure: tuple[int, str] | None = None) -> None:
-        """Ends the call: with a response, or a failure of the handler that has set no code."""
-        code = number_of(self._code) if self._code is not None else 0
-        details = self._details.decode() if isinstance(self._details, bytes) else self._details or ""
-        if failure is not None and code == 0:
-            code, details = failure
-        trailers, status_details = split_details(self._trailers)
-        self._call.finish(response if code == 0 else None, code, details, status_details, trailers or None)
-
     def over(self) -> None:
         """Runs the callbacks."""
         callbacks, self._callbacks = self._callbacks, []
@@ -159,7 +95,7 @@ class Context(grpc_aio.ServicerContext):
             callback(self)
 
 
-class Server(grpc_aio.Server):
+class Server(Registered, grpc_aio.Server):
     """Serves generated servicers in an event loop. Made by ``server``."""
 
     def __init__(
@@ -171,8 +107,7 @@ class Server(grpc_aio.Server):
         maximum_concurrent_rpcs: int | None,
         node: apus.aio.Node | None,
     ) -> None:
-        self._port = port
-        self._methods = Methods(handlers)
+        super().__init__(port, handlers)
         self._find: Callable[[CallDetails], Any] = self._find_method
         for interceptor in reversed(interceptors or ()):
             self._find = functools.partial(interceptor.intercept_service, self._find)
@@ -191,22 +126,6 @@ class Server(grpc_aio.Server):
 
     async def _find_method(self, details: CallDetails) -> Any:
         return self._methods.find(details)
-
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Adds services, as generated code does."""
-        self._methods.generic.extend(generic_rpc_handlers)
-
-    def add_registered_method_handlers(self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler]) -> None:
-        """Adds the methods of a service, as generated code does."""
-        self._methods.register(service_name, method_handlers)
-
-    def add_insecure_port(self, address: str) -> int:
-        """Sets the port, as ``apus://[::]:PORT``."""
-        port = port_of(address)
-        if self._port not in (None, port):
-            raise ValueError(f"the server has the port {self._port}")
-        self._port = port
-        return port
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
         """Not for Apus, which has certificates of nodes (settings ``tls_*``)."""
@@ -310,8 +229,7 @@ class Server(grpc_aio.Server):
         if inspect.isawaitable(result):
             result = await result
         if not handler.response_streaming:
-            is_failed = context.code() is not None and number_of(context.code()) != 0
-            return context.finish(None if is_failed else serialized(result, handler.response_serializer))
+            return context.finish(None if context.has_failed() else serialized(result, handler.response_serializer))
         if isinstance(result, AsyncIterable):
             async for response in result:
                 await context.write(response)

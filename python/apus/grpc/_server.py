@@ -12,17 +12,16 @@ import apus
 from apus import _native
 from apus.grpc._shared import (
     CallDetails,
+    ContextFacts,
     Metadatum,
-    Methods,
+    Registered,
     code_of,
     deserialized,
     grace_of,
     longest_received,
     metadata_of,
     number_of,
-    port_of,
     serialized,
-    split_details,
 )
 
 _log = logging.getLogger("apus.grpc")
@@ -32,23 +31,16 @@ class Aborted(Exception):
     """A handler has ended its call by ``abort``."""
 
 
-class Context(grpc.ServicerContext):
+class Context(ContextFacts, grpc.ServicerContext):
     """The context of a call in its handler."""
 
     def __init__(self, call: _native.RpcServerCall) -> None:
-        self._call = call
-        self._code: Any = None
-        self._details: str | bytes | None = None
-        self._trailers: Any = ()
+        super().__init__(call)
         self._metadata: tuple[Metadatum, ...] | None = None
 
     def is_active(self) -> bool:
         """Whether the client waits for the response."""
         return not self._call.is_over
-
-    def time_remaining(self) -> float | None:
-        """The seconds until the deadline of the call."""
-        return self._call.remaining
 
     def cancel(self) -> None:
         """Ends the call with ``CANCELLED``."""
@@ -72,41 +64,9 @@ class Context(grpc.ServicerContext):
             self._metadata = metadata_of(self._call.metadata)
         return self._metadata
 
-    def peer(self) -> str:
-        """The address of the client, which is not authenticated."""
-        return f"apus://{self._call.peer}"
-
-    def peer_identities(self) -> list[bytes] | None:
-        """The name of the client's certificate."""
-        identity = self._call.identity
-        return None if identity is None else [identity.encode()]
-
-    def peer_identity_key(self) -> str | None:
-        """The kind of the name."""
-        return None if self._call.identity is None else "apus_peer"
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        """The name of the client's certificate, by its kind."""
-        identity = self._call.identity
-        return {} if identity is None else {"apus_peer": [identity.encode()]}
-
-    def set_compression(self, compression: Any) -> None:
-        """Messages are not compressed."""
-
-    def disable_next_message_compression(self) -> None:
-        """Messages are not compressed."""
-
     def send_initial_metadata(self, initial_metadata: Any) -> None:
         """Sends metadata before the response is there."""
         self._call.set_metadata(initial_metadata, True)
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Sets the metadata after the response."""
-        self._trailers = trailing_metadata
-
-    def trailing_metadata(self) -> Any:
-        """The metadata after the response."""
-        return self._trailers
 
     def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         """Ends the call with a status, by an exception."""
@@ -121,33 +81,9 @@ class Context(grpc.ServicerContext):
         self._trailers = status.trailing_metadata
         self.abort(status.code, status.details)
 
-    def set_code(self, code: grpc.StatusCode) -> None:
-        """Sets the code with which the call ends."""
-        self._code = code
-
-    def set_details(self, details: str) -> None:
-        """Sets the message of the status."""
-        self._details = details
-
-    def code(self) -> Any:
-        """The code with which the call ends."""
-        return self._code
-
-    def details(self) -> Any:
-        """The message of the status."""
-        return self._details
-
-    def finish(self, response: Any, failure: tuple[int, str] | None = None) -> None:
-        """Ends the call: with a response, or a failure of the handler that has set no code."""
-        code = number_of(self._code) if self._code is not None else 0
-        details = self._details.decode() if isinstance(self._details, bytes) else self._details or ""
-        if failure is not None and code == 0:
-            code, details = failure
-        trailers, status_details = split_details(self._trailers)
-        self._call.finish(response if code == 0 else None, code, details, status_details, trailers or None)
 
 
-class Server(grpc.Server):
+class Server(Registered, grpc.Server):
     """Serves generated servicers. Made by ``apus.grpc.server``."""
 
     def __init__(
@@ -162,8 +98,7 @@ class Server(grpc.Server):
     ) -> None:
         if workers < 1:
             raise ValueError("workers: at least 1")
-        self._port = port
-        self._methods = Methods(handlers)
+        super().__init__(port, handlers)
         self._find: Callable[[CallDetails], grpc.RpcMethodHandler | None] = self._methods.find
         for interceptor in reversed(interceptors or ()):
             self._find = _intercepted(interceptor, self._find)
@@ -181,22 +116,6 @@ class Server(grpc.Server):
         self._stopping = False
         self._tcp: list[str] = []
         self._tcp_server: grpc.Server | None = None
-
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Adds services, as generated code does."""
-        self._methods.generic.extend(generic_rpc_handlers)
-
-    def add_registered_method_handlers(self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler]) -> None:
-        """Adds the methods of a service, as generated code does."""
-        self._methods.register(service_name, method_handlers)
-
-    def add_insecure_port(self, address: str) -> int:
-        """Sets the port, as ``apus://[::]:PORT``."""
-        port = port_of(address)
-        if self._port not in (None, port):
-            raise ValueError(f"the server has the port {self._port}")
-        self._port = port
-        return port
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
         """Not for Apus, which has certificates of nodes (settings ``tls_*``)."""
@@ -316,9 +235,7 @@ class Server(grpc.Server):
         if not handler.response_streaming:
             behavior = handler.stream_unary if handler.request_streaming else handler.unary_unary
             response = behavior(request, context)
-            # A handler that has set a code may have no response.
-            is_failed = context.code() is not None and number_of(context.code()) != 0
-            return context.finish(None if is_failed else serialized(response, handler.response_serializer))
+            return context.finish(None if context.has_failed() else serialized(response, handler.response_serializer))
         behavior = handler.stream_stream if handler.request_streaming else handler.unary_stream
         for response in behavior(request, context):
             if not call.send(serialized(response, handler.response_serializer)):

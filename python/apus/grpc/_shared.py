@@ -193,6 +193,105 @@ class Methods:
         return None
 
 
+class ContextFacts:
+    """The part of a context that servers on threads and in event loops share: facts of the call, and its status."""
+
+    def __init__(self, call: _native.RpcServerCall) -> None:
+        self._call = call
+        self._code: Any = None
+        self._details: Any = None
+        self._trailers: Any = ()
+
+    def time_remaining(self) -> float | None:
+        """The seconds until the deadline of the call."""
+        return self._call.remaining
+
+    def peer(self) -> str:
+        """The address of the client, which is not authenticated."""
+        return f"apus://{self._call.peer}"
+
+    def peer_identities(self) -> list[bytes] | None:
+        """The name of the client's certificate."""
+        identity = self._call.identity
+        return None if identity is None else [identity.encode()]
+
+    def peer_identity_key(self) -> str | None:
+        """The kind of the name."""
+        return None if self._call.identity is None else "apus_peer"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """The name of the client's certificate, by its kind."""
+        identity = self._call.identity
+        return {} if identity is None else {"apus_peer": [identity.encode()]}
+
+    def set_compression(self, compression: Any) -> None:
+        """Messages are not compressed."""
+
+    def disable_next_message_compression(self) -> None:
+        """Messages are not compressed."""
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Sets the metadata after the response."""
+        self._trailers = trailing_metadata
+
+    def trailing_metadata(self) -> Any:
+        """The metadata after the response."""
+        return self._trailers
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Sets the code with which the call ends."""
+        self._code = code
+
+    def code(self) -> Any:
+        """The code with which the call ends."""
+        return self._code
+
+    def set_details(self, details: str) -> None:
+        """Sets the message of the status."""
+        self._details = details
+
+    def details(self) -> Any:
+        """The message of the status."""
+        return self._details
+
+    def has_failed(self) -> bool:
+        """Whether the handler has set the code of a failure, so that it may have no response."""
+        return self._code is not None and number_of(self._code) != 0
+
+    def finish(self, response: Any, failure: tuple[int, str] | None = None) -> None:
+        """Ends the call: with a response, or a failure of the handler that has set no code."""
+        code = number_of(self._code) if self._code is not None else 0
+        details = self._details.decode() if isinstance(self._details, bytes) else self._details or ""
+        if failure is not None and code == 0:
+            code, details = failure
+        trailers, status_details = split_details(self._trailers)
+        self._call.finish(response if code == 0 else None, code, details, status_details, trailers or None)
+
+
+class Registered:
+    """The part of a server that servers on threads and in event loops share: its port and its handlers."""
+
+    def __init__(self, port: int | None, handlers: Sequence[grpc.GenericRpcHandler] | None) -> None:
+        self._port = port
+        self._methods = Methods(handlers)
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Adds services, as generated code does."""
+        self._methods.generic.extend(generic_rpc_handlers)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: dict[str, grpc.RpcMethodHandler]) -> None:
+        """Adds the methods of a service, as generated code does."""
+        self._methods.register(service_name, method_handlers)
+
+    def add_insecure_port(self, address: str) -> int:
+        """Sets the port, as ``apus://[::]:PORT``."""
+        port = port_of(address)
+        if self._port not in (None, port):
+            raise ValueError(f"the server has the port {self._port}")
+        self._port = port
+        return port
+
+
 class CallDetails(grpc.HandlerCallDetails):
     """The method and the metadata of a call, for interceptors."""
 
