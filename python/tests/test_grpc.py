@@ -310,6 +310,88 @@ def test_messages_have_a_limit(generated: Generated) -> None:
                 assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
 
 
+RECORD_ROUTE = "/routeguide.RouteGuide/RecordRoute"
+ROUTE_CHAT = "/routeguide.RouteGuide/RouteChat"
+
+LONG = [b"", b"", b"x" * 200_000]
+"""Serialized requests of a stream. The last one is longer than the limit of 100,000 bytes of the tests."""
+
+
+async def failure_of(call: Any) -> Any:
+    """The exception of a call of an event loop, whose responses are read if there are several."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        if isinstance(call, grpc.aio.StreamStreamCall):
+            async for _ in call:
+                pass
+        await call
+    return caught.value
+
+
+def test_a_request_of_a_stream_that_is_too_long_ends_its_call(generated: Generated, caplog: pytest.LogCaptureFixture) -> None:
+    options = [("grpc.max_receive_message_length", 100_000)]
+    with serving(generated, options=options) as (target, _), apus.grpc.insecure_channel(target) as channel:
+        for method in (channel.stream_unary(RECORD_ROUTE).future, channel.stream_stream(ROUTE_CHAT)):
+            call = method(iter(LONG), timeout=60)
+            assert call.code() is StatusCode.RESOURCE_EXHAUSTED and "larger than max" in call.details()
+    assert not caplog.records
+
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = apus.grpc.aio.server(4000, node=own, options=options)
+            async_servicers(generated, server)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                for method in (channel.stream_unary(RECORD_ROUTE), channel.stream_stream(ROUTE_CHAT)):
+                    error = await failure_of(method(LONG, timeout=60))
+                    assert error.code() is StatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.details()
+            await server.stop(1.0)
+
+    asyncio.run(main())
+    assert not caplog.records
+
+
+def test_a_stream_of_requests_that_is_cancelled_has_no_end(generated: Generated) -> None:
+    async def main() -> None:
+        begun, ended = asyncio.Event(), asyncio.Event()
+        results: list[Any] = []
+
+        async def handler(requests: Any, context: Any) -> bytes:
+            try:
+                async for _ in requests:
+                    begun.set()
+                results.append("the end")
+            except BaseException as error:
+                results.append(error)
+                raise
+            finally:
+                ended.set()
+            return b""
+
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = apus.grpc.aio.server(4000, [Method(grpc.stream_unary_rpc_method_handler(handler))], node=own)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                call = channel.stream_unary("/a.Service/Method")(timeout=60)
+                await call.write(b"first")
+                await asyncio.wait_for(begun.wait(), 30)
+                call.cancel()
+                await asyncio.wait_for(ended.wait(), 30)
+                assert [type(result) for result in results] in ([asyncio.CancelledError], [grpc.aio.AbortError])
+            await server.stop(1.0)
+
+    asyncio.run(main())
+
+
+class Method(grpc.GenericRpcHandler):
+    """All methods, with one handler."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._handler
+
+
 def test_streams(generated: Generated, way: dict[str, Any]) -> None:
     route = generated.route
     with serving(generated, way) as (target, _), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:

@@ -18,6 +18,7 @@ from apus.grpc._shared import (
     CallDetails,
     ContextFacts,
     Registered,
+    code_of,
     deserialized,
     grace_of,
     longest_received,
@@ -42,11 +43,15 @@ class Context(ContextFacts, grpc_aio.ServicerContext):
         self._has_written = False
 
     async def read(self) -> Any:
-        """The next request, or ``grpc.aio.EOF``."""
+        """The next request, or ``grpc.aio.EOF``. A request that cannot be read aborts the call."""
         message = await operation(self._reactor, self._call.read_in)
-        if message is None:
-            return grpc_aio.EOF
-        return deserialized(message, self._handler.request_deserializer)
+        if message is not None:
+            return deserialized(message, self._handler.request_deserializer)
+        if (fault := self._call.fault) is not None:
+            await self.abort(code_of(fault[0]), fault[1])
+        if self._call.is_over:
+            raise asyncio.CancelledError()
+        return grpc_aio.EOF
 
     async def write(self, message: Any) -> None:
         """Sends a response, of several."""

@@ -216,6 +216,8 @@ class Server(Registered, grpc.Server):
             if call.is_over:
                 # The handler has noticed in its own way that nobody waits.
                 return
+            if (fault := call.fault) is not None:
+                return context.finish(None, fault)
             _log.exception("Exception calling application: %s", error)
             context.finish(None, (2, f"Exception calling application: {error}"))
 
