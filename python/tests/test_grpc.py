@@ -392,6 +392,15 @@ class Method(grpc.GenericRpcHandler):
         return self._handler
 
 
+def test_calls_share_a_channel_that_cannot_be_opened() -> None:
+    async def main() -> None:
+        async with apus.grpc.aio.insecure_channel("apus://name.invalid:4000") as channel:
+            calls = [channel.unary_unary("/a.Service/Method")(b"", timeout=60) for _ in range(3)]
+            assert await asyncio.gather(*(call.code() for call in calls)) == [StatusCode.UNAVAILABLE] * 3
+
+    asyncio.run(main())
+
+
 def test_streams(generated: Generated, way: dict[str, Any]) -> None:
     route = generated.route
     with serving(generated, way) as (target, _), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:

@@ -74,15 +74,18 @@ class Channel(grpc_aio.Channel):
             self._node = apus.aio.Node()
         node = self._node
         node._check()
-        if self._opening is None:
+        opening = self._opening
+        if opening is None:
             make = functools.partial(_native.RpcChannel, self._target, node._node, longest_received(self._options))
-            self._opening = asyncio.ensure_future(node._loop.run_in_executor(None, make))
-        if not self._opening.done():
-            await asyncio.wait([self._opening])
+            opening = self._opening = asyncio.ensure_future(node._loop.run_in_executor(None, make))
+        if not opening.done():
+            await asyncio.wait([opening])
         try:
-            return self._opening.result(), node._reactor
+            return opening.result(), node._reactor
         except ApusError as error:
-            self._opening = None
+            # Another call may have begun a new attempt meanwhile.
+            if self._opening is opening:
+                self._opening = None
             raise AioRpcFailed(unavailable(error)) from error
 
     def unary_unary(
