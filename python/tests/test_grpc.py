@@ -401,6 +401,26 @@ def test_calls_share_a_channel_that_cannot_be_opened() -> None:
     asyncio.run(main())
 
 
+def test_a_task_that_is_cancelled_before_it_begins_ends_its_call(generated: Generated) -> None:
+    class Cancelling(apus.grpc.aio.Server):
+        def _take(self, call: Any) -> None:
+            super()._take(call)
+            for task in self._tasks:
+                task.cancel()
+
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = Cancelling(4000, None, None, None, None, own)
+            async_servicers(generated, server)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                call = generated.hello_grpc.GreeterStub(channel).SayHello(generated.hello.HelloRequest(name="ada"), timeout=60)
+                assert await call.code() is StatusCode.CANCELLED
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
 def test_streams(generated: Generated, way: dict[str, Any]) -> None:
     route = generated.route
     with serving(generated, way) as (target, _), node(way) as own, apus.grpc.insecure_channel(target, node=own) as channel:

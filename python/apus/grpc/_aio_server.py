@@ -196,9 +196,15 @@ class Server(Registered, grpc_aio.Server):
     def _take(self, call: _native.RpcServerCall) -> None:
         task = self._loop.create_task(self._handle(call))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(functools.partial(self._over, call))
         assert self._watcher is not None
         self._watcher.add(task, call)
+
+    def _over(self, call: _native.RpcServerCall, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            # Before its first step: afterwards the task ends its call itself.
+            call.finish(None, 1, "the handler was cancelled", None, None)
 
     async def _handle(self, call: _native.RpcServerCall) -> None:
         context = Context(call, self._reactor)
