@@ -392,6 +392,35 @@ class Method(grpc.GenericRpcHandler):
         return self._handler
 
 
+def test_a_message_beyond_the_frame_ends_its_call() -> None:
+    # Its memory is never touched.
+    endless = bytes(1 << 32)
+    handler = Method(grpc.stream_stream_rpc_method_handler(lambda requests, context: (endless for _ in requests)))
+    with node() as own, apus.grpc.insecure_channel(f"apus://{own.address(4000)}") as channel:
+        server = apus.grpc.server(4000, [handler], node=own)
+        server.start()
+        for request in (b"", endless):
+            call = channel.stream_stream("/a.Service/Method")(iter([request]), timeout=60)
+            assert call.code() is StatusCode.RESOURCE_EXHAUSTED
+        server.stop(0).wait()
+
+    async def answer(requests: Any, context: Any) -> None:
+        async for _ in requests:
+            await context.write(endless)
+
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as own:
+            server = apus.grpc.aio.server(4000, [Method(grpc.stream_stream_rpc_method_handler(answer))], node=own)
+            await server.start()
+            async with apus.grpc.aio.insecure_channel(f"apus://{own.address(4000)}") as channel:
+                for request in (b"", endless):
+                    error = await failure_of(channel.stream_stream("/a.Service/Method")([request], timeout=60))
+                    assert error.code() is StatusCode.RESOURCE_EXHAUSTED
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
 def test_calls_share_a_channel_that_cannot_be_opened() -> None:
     async def main() -> None:
         async with apus.grpc.aio.insecure_channel("apus://name.invalid:4000") as channel:

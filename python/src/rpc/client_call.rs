@@ -11,11 +11,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::blocking::block_on;
-use crate::bodies::body;
 use crate::message::Message;
-use crate::reactor::{Outcome, Reactor, until};
+use crate::reactor::{Reactor, until};
 use crate::rpc::convert;
-use crate::rpc::frames::{FrameReader, frame};
+use crate::rpc::directions::{self, Directions};
+use crate::rpc::frames::FrameReader;
 use crate::rpc::readers::Readers;
 
 /// The two directions of a call.
@@ -72,11 +72,6 @@ impl ClientCall {
         self.poll_reader(task, ResponseReader::poll_head)
     }
 
-    /// The next response; `None` when the call is over.
-    pub(crate) fn poll_response(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
-        self.poll_reader(task, ResponseReader::poll_response)
-    }
-
     /// Polls the responses for one of the tasks that read.
     fn poll_reader<T>(
         &self,
@@ -95,7 +90,35 @@ impl ClientCall {
         polled
     }
 
-    /// Sends a request. `false` if the call is over.
+    fn close_sender(&self) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            sender.close();
+        }
+    }
+
+    /// Gives the call up, with this status. Returns whether it was not over.
+    fn give_up(&self, status: Status) -> bool {
+        let (responses, readers) = {
+            let mut reader = self.reader();
+            if reader.end.is_some() {
+                return false;
+            }
+            reader.end = Some(status);
+            (reader.responses.take(), Arc::clone(&reader.readers))
+        };
+        drop(responses);
+        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+        readers.wake();
+        true
+    }
+}
+
+impl Directions for ClientCall {
+    fn poll_read(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
+        self.poll_reader(task, ResponseReader::poll_response)
+    }
+
     fn poll_send(&self, frame: &Bytes, task: &mut Context<'_>) -> Poll<bool> {
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(sender) = &mut *sender else { return Poll::Ready(false) };
@@ -104,27 +127,8 @@ impl ClientCall {
         sent.map(|sent| sent.is_ok())
     }
 
-    fn close_sender(&self) {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
-            sender.close();
-        }
-    }
-
-    /// Gives the call up. Returns whether it was not over.
-    fn cancel(&self) -> bool {
-        let (responses, readers) = {
-            let mut reader = self.reader();
-            if reader.end.is_some() {
-                return false;
-            }
-            reader.end = Some(Status::new(Code::Cancelled, "Locally cancelled by application!"));
-            (reader.responses.take(), Arc::clone(&reader.readers))
-        };
-        drop(responses);
-        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
-        readers.wake();
-        true
+    fn refuse(&self, status: Status) {
+        self.give_up(status);
     }
 }
 
@@ -183,7 +187,7 @@ impl ResponseReader {
 }
 
 /// A call under way: its methods wait, and those that end in ``_in`` complete a future of an event loop.
-#[pyclass(frozen, module = "apus._native")]
+#[pyclass(frozen, module = "apus._native", weakref)]
 pub(crate) struct RpcCall {
     call: Arc<ClientCall>,
 }
@@ -214,26 +218,19 @@ impl RpcCall {
 
     /// Waits for the next response; ``None`` when the call is over.
     fn read(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let response = block_on(py, poll_fn(|task| self.call.poll_response(task)))?;
-        Ok(response.map(Message::new))
+        directions::read(py, &*self.call)
     }
 
     /// As ``read``.
     #[pyo3(signature = (reactor, future, /))]
     fn read_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
-        let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            let response = poll_fn(|task| call.poll_response(task)).await;
-            Box::new(move |py: Python<'_>| Message::or_none(py, response)) as Outcome
-        });
-        reactor.run(py, operation, future)
+        directions::read_in(py, &self.call, reactor, future)
     }
 
     /// Sends a request. ``False`` if the call is over.
     #[pyo3(signature = (request, /))]
     fn send(&self, request: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(frame) = frame(&body(request)?) else { return Ok(false) };
-        block_on(request.py(), poll_fn(|task| self.call.poll_send(&frame, task)))
+        directions::send(&*self.call, request)
     }
 
     /// As ``send``.
@@ -244,18 +241,7 @@ impl RpcCall {
         reactor: &Reactor,
         future: Py<PyAny>,
     ) -> PyResult<u64> {
-        let frame = frame(&body(request)?);
-        let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            let sent = match frame {
-                Ok(frame) => poll_fn(|task| call.poll_send(&frame, task)).await,
-                Err(_) => false,
-            };
-            Box::new(move |py: Python<'_>| {
-                Ok(sent.into_pyobject(py)?.to_owned().into_any().unbind())
-            }) as Outcome
-        });
-        reactor.run(request.py(), operation, future)
+        directions::send_in(&self.call, request, reactor, future)
     }
 
     /// Ends the requests.
@@ -263,9 +249,10 @@ impl RpcCall {
         self.call.close_sender();
     }
 
-    /// Gives the call up. Returns whether it was not over.
-    fn cancel(&self) -> bool {
-        self.call.cancel()
+    /// Gives the call up, with a status of this side. Returns whether it was not over.
+    #[pyo3(signature = (code = 1, message = "Locally cancelled by application!"))]
+    fn cancel(&self, code: u64, message: &str) -> bool {
+        self.call.give_up(Status::new(Code::from_number(code), message.to_owned()))
     }
 
     /// The metadata before the responses; ``None`` before it is there.

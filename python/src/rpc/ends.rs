@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::message::Message;
 use crate::rpc::client_call::{ClientCall, RpcCall};
+use crate::rpc::directions::Directions;
 
 /// Calls whose ends a thread takes.
 #[pyclass(frozen, module = "apus._native")]
@@ -71,7 +72,7 @@ impl Watched {
         let task = Context::from_waker(&waker);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let Poll::Ready(response) = self.call.poll_response(&task) else { return None };
+            let Poll::Ready(response) = self.call.poll_read(&task) else { return None };
             let has_more = state.1.is_some() && response.is_some();
             if response.is_some() && state.1.is_none() {
                 state.1 = response;

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use apus_rpc::{Code, Status, StreamSender, Streaming};
 use bytes::Bytes;
 
+use crate::rpc::directions::Directions;
 use crate::rpc::frames::FrameReader;
 use crate::rpc::readers::Readers;
 
@@ -35,6 +36,7 @@ struct RequestReader {
 #[derive(Default)]
 struct Answer {
     result: Option<(Option<Bytes>, Status)>,
+    /// The task of the handler. A thread that gives the result polls it itself; only a refused message wakes it.
     task: Option<Waker>,
     /// Tasks that wait for the end.
     ended: Vec<Waker>,
@@ -147,31 +149,6 @@ impl ServerCall {
         Poll::Pending
     }
 
-    /// The next request; `None` at the end, and when the call is over.
-    pub(crate) fn poll_request(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
-        let mut reader = self.requests();
-        let readers = Arc::clone(&reader.readers);
-        let polled = readers.poll(task, |all| {
-            if self.is_over.load(Ordering::SeqCst) {
-                return Poll::Ready(None);
-            }
-            reader.poll_request(all)
-        });
-        drop(reader);
-        if matches!(polled, Poll::Ready(None)) {
-            readers.wake();
-        }
-        polled
-    }
-
-    /// Sends a response, of several. `false` if the call is over.
-    pub(crate) fn poll_send(&self, frame: &Bytes, task: &mut Context<'_>) -> Poll<bool> {
-        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(responses) = &mut *responses else { return Poll::Ready(false) };
-        let sent = pin!(responses.send_raw(frame.clone())).poll(task);
-        sent.map(|sent| sent.is_ok())
-    }
-
     /// Whether the call is over, for any reason.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
@@ -187,6 +164,39 @@ impl ServerCall {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(responses) = &mut *responses {
             responses.send_head();
+        }
+    }
+}
+
+impl Directions for ServerCall {
+    fn poll_read(&self, task: &Context<'_>) -> Poll<Option<Bytes>> {
+        let mut reader = self.requests();
+        let readers = Arc::clone(&reader.readers);
+        let polled = readers.poll(task, |all| {
+            if self.is_over.load(Ordering::SeqCst) {
+                return Poll::Ready(None);
+            }
+            reader.poll_request(all)
+        });
+        drop(reader);
+        if matches!(polled, Poll::Ready(None)) {
+            readers.wake();
+        }
+        polled
+    }
+
+    fn poll_send(&self, frame: &Bytes, task: &mut Context<'_>) -> Poll<bool> {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(responses) = &mut *responses else { return Poll::Ready(false) };
+        let sent = pin!(responses.send_raw(frame.clone())).poll(task);
+        sent.map(|sent| sent.is_ok())
+    }
+
+    fn refuse(&self, status: Status) {
+        self.finish(None, status);
+        let task = self.answer().task.take();
+        if let Some(task) = task {
+            task.wake();
         }
     }
 }

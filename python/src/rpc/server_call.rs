@@ -9,8 +9,9 @@ use pyo3::types::PyList;
 use crate::blocking::block_on;
 use crate::bodies::body;
 use crate::message::Message;
-use crate::reactor::{Outcome, Reactor, until};
+use crate::reactor::{Reactor, until};
 use crate::rpc::convert;
+use crate::rpc::directions;
 use crate::rpc::frames::frame;
 use crate::rpc::handled::ServerCall;
 use crate::rpc::tasks::Task;
@@ -72,28 +73,21 @@ impl RpcServerCall {
         self.call.fault().map(|it| (it.code().number(), it.message().to_owned()))
     }
 
-    /// Waits for the next request; ``None`` at the end.
+    /// Waits for the next request; ``None`` at the end, for a fault, and when the call is over.
     fn read(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let request = block_on(py, poll_fn(|task| self.call.poll_request(task)))?;
-        Ok(request.map(Message::new))
+        directions::read(py, &*self.call)
     }
 
     /// As ``read``.
     #[pyo3(signature = (reactor, future, /))]
     fn read_in(&self, py: Python<'_>, reactor: &Reactor, future: Py<PyAny>) -> PyResult<u64> {
-        let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            let request = poll_fn(|task| call.poll_request(task)).await;
-            Box::new(move |py: Python<'_>| Message::or_none(py, request)) as Outcome
-        });
-        reactor.run(py, operation, future)
+        directions::read_in(py, &self.call, reactor, future)
     }
 
     /// Sends a response, of several. ``False`` if the call is over.
     #[pyo3(signature = (response, /))]
     fn send(&self, response: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Ok(frame) = frame(&body(response)?) else { return Ok(false) };
-        block_on(response.py(), poll_fn(|task| self.call.poll_send(&frame, task)))
+        directions::send(&*self.call, response)
     }
 
     /// As ``send``.
@@ -104,18 +98,7 @@ impl RpcServerCall {
         reactor: &Reactor,
         future: Py<PyAny>,
     ) -> PyResult<u64> {
-        let frame = frame(&body(response)?);
-        let call = Arc::clone(&self.call);
-        let operation = Box::pin(async move {
-            let sent = match frame {
-                Ok(frame) => poll_fn(|task| call.poll_send(&frame, task)).await,
-                Err(_) => false,
-            };
-            Box::new(move |py: Python<'_>| {
-                Ok(sent.into_pyobject(py)?.to_owned().into_any().unbind())
-            }) as Outcome
-        });
-        reactor.run(response.py(), operation, future)
+        directions::send_in(&self.call, response, reactor, future)
     }
 
     /// Waits until the call is over.
