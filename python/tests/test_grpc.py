@@ -327,6 +327,15 @@ async def failure_of(call: Any) -> Any:
     return caught.value
 
 
+@contextmanager
+def raised_by_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The exceptions that have ended threads."""
+    raised: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "excepthook", raised.append)
+        yield raised
+
+
 def test_a_request_of_a_stream_that_is_too_long_ends_its_call(generated: Generated, caplog: pytest.LogCaptureFixture) -> None:
     options = [("grpc.max_receive_message_length", 100_000)]
     with serving(generated, options=options) as (target, _), apus.grpc.insecure_channel(target) as channel:
@@ -380,6 +389,33 @@ def test_a_stream_of_requests_that_is_cancelled_has_no_end(generated: Generated)
             await server.stop(1.0)
 
     asyncio.run(main())
+
+
+def test_a_request_of_a_stream_that_may_not_be_sent_ends_its_call(
+    generated: Generated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = [("grpc.max_send_message_length", 100_000)]
+    with serving(generated) as (target, _):
+        with apus.grpc.insecure_channel(target, options=options) as channel, raised_by_threads(monkeypatch) as raised:
+            for method in (channel.stream_unary(RECORD_ROUTE).future, channel.stream_stream(ROUTE_CHAT)):
+                call = method(iter(LONG), timeout=60)
+                assert call.code() is StatusCode.RESOURCE_EXHAUSTED and "larger than max" in call.details()
+                wait_until(lambda: not any(thread.name == "apus-grpc-requests" for thread in threading.enumerate()))
+            assert not raised
+
+        async def main() -> None:
+            async with apus.grpc.aio.insecure_channel(target, options=options) as channel:
+                for method in (channel.stream_unary(RECORD_ROUTE), channel.stream_stream(ROUTE_CHAT)):
+                    error = await failure_of(method(LONG, timeout=60))
+                    assert error.code() is StatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.details()
+                    call = method(timeout=60)
+                    await call.write(b"")
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call.write(LONG[-1])
+                    assert caught.value.code() is await call.code() is StatusCode.RESOURCE_EXHAUSTED
+
+        asyncio.run(main())
+    assert not caplog.records
 
 
 class Method(grpc.GenericRpcHandler):

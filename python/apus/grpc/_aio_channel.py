@@ -19,6 +19,7 @@ from apus.grpc._shared import (
     Status,
     code_of,
     deserialized,
+    excess,
     longest_received,
     longest_sent,
     operation,
@@ -182,11 +183,11 @@ class _Method:
 
     def serialized(self, request: Any) -> Any:
         """A request as bytes."""
-        message = serialized(request, self._serializer)
-        longest = self.channel.longest_sent
-        if len(message) > longest:
-            raise AioRpcFailed((8, f"Sent message larger than max ({len(message)} vs. {longest})", b"", [], False))
-        return message
+        return serialized(request, self._serializer)
+
+    def excess(self, message: Any) -> str | None:
+        """What is wrong with a request that is too long."""
+        return excess(message, self.channel.longest_sent)
 
     def deserialized(self, message: Any) -> Any:
         """A response as a value."""
@@ -242,6 +243,8 @@ class _Call(grpc_aio.Call):
     async def _begin(self) -> _native.RpcCall:
         rpc, self._reactor = await self._method.channel.opened()
         first = None if self.has_request_stream else self._method.serialized(self._request)
+        if first is not None and (text := self._method.excess(first)) is not None:
+            raise AioRpcFailed((8, text, b"", [], False))
         timeout = None if self._until is None else self._until - time.monotonic()
         call = rpc.start(self._method.path, self._pairs, timeout, first, not self.has_request_stream)
         self._call = call
@@ -450,12 +453,18 @@ class _ManyRequests(_Call):
             assert self._call is not None
             self._call.close_sender()
         except Exception:
-            _log.exception("the requests of a call have raised")
-            self.cancel()
+            # A request that is too long has ended the call.
+            if not self.done():
+                _log.exception("the requests of a call have raised")
+                self.cancel()
 
     async def _write(self, request: Any) -> bool:
+        """Sends a request. ``False`` if the call is over. A request that is too long ends it, and is raised."""
         assert self._call is not None and self._reactor is not None
         message = self._method.serialized(request)
+        if (text := self._method.excess(message)) is not None:
+            self._end((8, text, b"", [], True))
+            raise self._failure()
         return bool(await operation(self._reactor, functools.partial(self._call.send_in, message)))
 
     async def write(self, request: Any) -> None:

@@ -19,6 +19,7 @@ from apus.grpc._shared import (
     Serializer,
     Status,
     deserialized,
+    excess,
     longest_received,
     longest_sent,
     metadata_of,
@@ -143,8 +144,8 @@ class _Method:
 
     def _serialized(self, request: Any) -> Any:
         message = serialized(request, self._serializer)
-        if len(message) > self._channel.longest_sent:
-            raise RpcFailed((8, f"Sent message larger than max ({len(message)} vs. {self._channel.longest_sent})", b"", [], False))
+        if (text := excess(message, self._channel.longest_sent)) is not None:
+            raise RpcFailed((8, text, b"", [], False))
         return message
 
     def _start(self, first: Any, is_last: bool, timeout: float | None, metadata: Any, credentials: Any) -> _native.RpcCall:
@@ -200,7 +201,11 @@ class _Method:
     def _send(self, call: _native.RpcCall, requests: Iterator[Any]) -> None:
         try:
             for request in requests:
-                if not call.send(self._serialized(request)):
+                message = serialized(request, self._serializer)
+                if (text := excess(message, self._channel.longest_sent)) is not None:
+                    call.cancel(8, text)
+                    return
+                if not call.send(message):
                     return
         except BaseException:
             call.cancel()

@@ -79,6 +79,11 @@ def longest_sent(options: Any) -> int:
     return longest(options, "grpc.max_send_message_length", -1)
 
 
+def excess(message: Any, longest: int) -> str | None:
+    """What is wrong with a message that is longer than this side may send."""
+    return f"Sent message larger than max ({len(message)} vs. {longest})" if len(message) > longest else None
+
+
 def serialized(value: Any, serializer: Serializer) -> Any:
     """A message as bytes."""
     return value if serializer is None else serializer(value)
