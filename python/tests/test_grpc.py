@@ -457,6 +457,25 @@ def test_a_message_beyond_the_frame_ends_its_call() -> None:
     asyncio.run(main())
 
 
+def test_a_channel_that_is_closed_cancels_its_calls(generated: Generated) -> None:
+    with serving(generated) as (target, seen):
+        channel = apus.grpc.insecure_channel(target)
+        greeter, route = generated.hello_grpc.GreeterStub(channel), generated.route
+        future = greeter.SayHello.future(generated.hello.HelloRequest(name="wait"))
+        area = route.Area(high=route.Point(latitude=1_000_000))
+        features = generated.route_grpc.RouteGuideStub(channel).ListFeatures(area)
+        assert next(features).location.latitude == 0 and seen.begun.wait(30)
+        channel.close()
+        with pytest.raises(grpc.FutureCancelledError):
+            future.result(timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(features)
+        assert caught.value.code() is StatusCode.CANCELLED and caught.value.details() == "Channel closed!"
+        assert seen.over.wait(30)
+        with pytest.raises(ValueError):
+            greeter.SayHello(generated.hello.HelloRequest(name="late"))
+
+
 def test_calls_share_a_channel_that_cannot_be_opened() -> None:
     async def main() -> None:
         async with apus.grpc.aio.insecure_channel("apus://name.invalid:4000") as channel:

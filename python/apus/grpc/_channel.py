@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
@@ -37,6 +38,9 @@ _shared_lock = threading.Lock()
 # Pauses between the attempts of a call that waits until its server is ready, in seconds.
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.02, 1.0
 
+# The message of calls that end with their channel.
+_CLOSED = "Channel closed!"
+
 
 def shared_node() -> apus.Node:
     """The node of all channels of the process. A forked child has one of its own."""
@@ -57,6 +61,7 @@ class Channel(grpc.Channel):
         self._lock = threading.Lock()
         self._rpc: _native.RpcChannel | None = None
         self._closed = False
+        self._calls: weakref.WeakSet[_native.RpcCall] = weakref.WeakSet()
         self.longest_sent = longest_sent(options)
         self._subscribers: list[Callable[[grpc.ChannelConnectivity], None]] = []
 
@@ -71,6 +76,14 @@ class Channel(grpc.Channel):
                 node = self._node or shared_node()
                 self._rpc = _native.RpcChannel(self._target, node, longest_received(self._options))
             return self._rpc
+
+    def begun(self, call: _native.RpcCall) -> None:
+        """Notes a call, which ends with the channel."""
+        with self._lock:
+            if not self._closed:
+                self._calls.add(call)
+                return
+        call.cancel(1, _CLOSED)
 
     def unary_unary(
         self, method: str, request_serializer: Serializer = None, response_deserializer: Serializer = None, _registered_method: bool = False
@@ -121,10 +134,13 @@ class Channel(grpc.Channel):
             self._subscribers.remove(callback)
 
     def close(self) -> None:
-        """Ends the channel. Calls under way go on."""
+        """Ends the channel, and cancels its calls."""
         with self._lock:
             self._closed = True
             self._rpc = None
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel(1, _CLOSED)
 
     def __enter__(self) -> "Channel":
         return self
@@ -154,7 +170,9 @@ class _Method:
             rpc = self._channel.rpc()
         except ApusError as error:
             raise RpcFailed(unavailable(error)) from error
-        return rpc.start(self._path, metadata, timeout, first, is_last)
+        call = rpc.start(self._path, metadata, timeout, first, is_last)
+        self._channel.begun(call)
+        return call
 
     def _unary(
         self, request: Any, timeout: float | None, metadata: Any, credentials: Any, wait_for_ready: bool | None
