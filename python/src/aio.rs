@@ -345,10 +345,12 @@ pub(crate) fn close_node(
     future: Py<PyAny>,
 ) -> PyResult<u64> {
     let timeout: Duration = seconds(timeout)?;
+    let ports = Arc::clone(node.ended_ports());
     let Some(node) = node.take() else { return Err(misuse("the node is closed already")) };
     let closing = node.close_async(timeout);
     let operation = Box::pin(async move {
         let result = closing.await;
+        ports.close_all();
         Box::new(move |py: Python<'_>| {
             result.map_err(|error| error.exception(py)).map(|()| py.None())
         }) as Outcome

@@ -1,6 +1,6 @@
 //! Nodes and addresses.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults};
@@ -13,6 +13,7 @@ use crate::blocking::block_on;
 use crate::client::Client;
 use crate::errors::{IntoException, OrRaise, closed, misuse};
 use crate::port::Port;
+use crate::rpc::ended_ports::EndedPorts;
 use crate::waiting;
 
 /// An endpoint on the network, with settings by name: ``Node(listen="127.0.0.1:0", peer_budget="64 MiB")``.
@@ -20,6 +21,7 @@ use crate::waiting;
 pub(crate) struct PyNode {
     /// `None` once it is closed.
     node: RwLock<Option<Node>>,
+    ended_ports: Arc<EndedPorts>,
 }
 
 impl PyNode {
@@ -37,9 +39,26 @@ impl PyNode {
         self.node.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The ports of servers of the node that have ended.
+    pub(crate) fn ended_ports(&self) -> &Arc<EndedPorts> {
+        &self.ended_ports
+    }
+
     /// Takes the node out, to close it.
     pub(crate) fn take(&self) -> Option<Node> {
         self.node.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Closes the node, unless it is closed. A handler of a signal that raises ends the wait and not the close.
+    fn close_within(&self, py: Python<'_>, timeout: Duration) -> PyResult<Result<(), CloseError>> {
+        let Some(node) = self.take() else { return Ok(Ok(())) };
+        let closed = if timeout.is_zero() || !waiting::sees_signals() {
+            py.detach(|| node.close(timeout))
+        } else {
+            block_on(py, node.close_async(timeout))?
+        };
+        self.ended_ports.close_all();
+        Ok(closed)
     }
 }
 
@@ -59,14 +78,6 @@ fn start(config: &Config, faults: Option<Faults>) -> Result<Node, apus::StartErr
     let Some(faults) = faults else { return Node::start(config) };
     let link = FaultLink::new(config.open_link()?, faults).expect("the faults were checked");
     Node::with_link(Box::new(link), config)
-}
-
-/// Closes a node. A handler of a signal that raises ends the wait and not the close.
-fn close(py: Python<'_>, node: Node, timeout: Duration) -> PyResult<Result<(), CloseError>> {
-    if timeout.is_zero() || !waiting::sees_signals() {
-        return Ok(py.detach(|| node.close(timeout)));
-    }
-    block_on(py, node.close_async(timeout))
 }
 
 #[pymethods]
@@ -94,7 +105,7 @@ impl PyNode {
         let faults = faults.map(str::parse::<Faults>).transpose();
         let faults = faults.map_err(|error| misuse(error.to_string()))?;
         let node = py.detach(|| start(&all, faults)).or_raise(py)?;
-        Ok(Self { node: RwLock::new(Some(node)) })
+        Ok(Self { node: RwLock::new(Some(node)), ended_ports: Arc::default() })
     }
 
     /// The address of the link, ``IP:UDPPORT``.
@@ -122,6 +133,7 @@ impl PyNode {
 
     /// Opens a port, 1 to 32766, that clients can call.
     fn bind(&self, py: Python<'_>, port: u16) -> PyResult<Port> {
+        self.ended_ports.close(port);
         Ok(Port::new(self.with(py, |node| node.bind(port))?.or_raise(py)?))
     }
 
@@ -152,8 +164,7 @@ impl PyNode {
     #[pyo3(signature = (timeout = 0.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(timeout)?;
-        let Some(node) = self.take() else { return Ok(()) };
-        close(py, node, timeout)?.or_raise(py)
+        self.close_within(py, timeout)?.or_raise(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -167,8 +178,7 @@ impl PyNode {
         exception: &Bound<'_, pyo3::types::PyTuple>,
     ) -> PyResult<()> {
         let _ = exception;
-        let Some(node) = self.take() else { return Ok(()) };
-        match close(py, node, Duration::ZERO)? {
+        match self.close_within(py, Duration::ZERO)? {
             Ok(()) | Err(CloseError::Unfinished { .. }) => Ok(()),
             Err(error) => Err(error.exception(py)),
         }

@@ -6,6 +6,7 @@
 //! | `channel.rs`, `client_call.rs` | calls |
 //! | `ends.rs` | calls that one thread of the process waits for |
 //! | `server.rs`, `tasks.rs`, `handled.rs`, `server_call.rs` | requests, and the tasks of their handlers |
+//! | `ended_ports.rs` | ports of servers that have ended |
 //! | `directions.rs` | messages that are read and sent, on both sides |
 //! | `frames.rs`, `convert.rs` | messages, metadata and statuses |
 //! | `readers.rs` | the tasks that read one stream |
@@ -14,6 +15,7 @@ pub(crate) mod channel;
 pub(crate) mod client_call;
 mod convert;
 mod directions;
+pub(crate) mod ended_ports;
 pub(crate) mod ends;
 mod frames;
 mod handled;

@@ -457,6 +457,73 @@ def test_a_message_beyond_the_frame_ends_its_call() -> None:
     asyncio.run(main())
 
 
+def test_the_last_responses_arrive(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APUS_LISTEN", "127.0.0.1:0")
+    response = b"x" * 500_000
+    with node() as given, node(way) as caller:
+        for own in (None, given):
+            begun, release = threading.Event(), threading.Event()
+
+            def handler(request: bytes, context: Any) -> bytes:
+                begun.set()
+                release.wait(60)
+                return response
+
+            server = apus.grpc.server(4000, [Method(grpc.unary_unary_rpc_method_handler(handler))], node=own)
+            server.start()
+            serves = own or server._own_node
+            assert serves is not None
+            with apus.grpc.insecure_channel(f"apus://{serves.address(4000)}", node=caller) as channel:
+                call = channel.unary_unary("/a.Service/Method").future(b"", timeout=60)
+                assert begun.wait(30)
+                stopped = server.stop(60)
+                release.set()
+                assert stopped.wait(60)
+                assert call.result(timeout=60) == response
+                if own is given:
+                    with pytest.raises(grpc.RpcError) as caught:
+                        channel.unary_unary("/a.Service/Method")(b"", timeout=60)
+                    assert caught.value.code() is StatusCode.UNAVAILABLE and not caught.value.may_have_executed
+        # The port of a server that has ended can be opened again.
+        given.bind(4000).close()
+
+
+def test_the_last_responses_of_an_event_loop_arrive(way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APUS_LISTEN", "127.0.0.1:0")
+    response = b"x" * 500_000
+
+    async def main() -> None:
+        async with apus.aio.Node(listen="127.0.0.1:0") as given, apus.aio.Node(listen="127.0.0.1:0", **way) as caller:
+            for own in (None, given):
+                begun, release = asyncio.Event(), asyncio.Event()
+
+                async def handler(request: bytes, context: Any) -> bytes:
+                    begun.set()
+                    await release.wait()
+                    return response
+
+                server = apus.grpc.aio.server(4000, [Method(grpc.unary_unary_rpc_method_handler(handler))], node=own)
+                await server.start()
+                assert server._node is not None
+                async with apus.grpc.aio.insecure_channel(f"apus://{server._node.address(4000)}", node=caller) as channel:
+                    method = channel.unary_unary("/a.Service/Method")
+                    call = method(b"", timeout=60)
+                    await asyncio.wait_for(begun.wait(), 30)
+                    stopping = asyncio.create_task(server.stop(60))
+                    await asyncio.sleep(0)
+                    release.set()
+                    await asyncio.wait_for(stopping, 60)
+                    assert await asyncio.wait_for(call, 60) == response
+                    if own is given:
+                        with pytest.raises(grpc.aio.AioRpcError) as caught:
+                            await method(b"", timeout=60)
+                        assert caught.value.code() is StatusCode.UNAVAILABLE and not caught.value.may_have_executed
+            # The port of a server that has ended can be opened again.
+            given.bind(4000).close()
+
+    asyncio.run(main())
+
+
 def test_a_channel_that_is_closed_cancels_its_calls(generated: Generated) -> None:
     with serving(generated) as (target, seen):
         channel = apus.grpc.insecure_channel(target)

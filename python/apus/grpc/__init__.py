@@ -54,6 +54,9 @@ def server(
 
     In place of the port, the thread pool of ``grpc.server`` may stand, whose number of threads is taken over; the port is then that of
     ``add_insecure_port("apus://[::]:4000")``. ``node`` is the node that serves; without it, the server starts one at UDP port 20146.
+
+    The last responses may be under way when ``stop`` has ended. A node of the server's own waits a second for them. On another node, the
+    port stays open and refuses calls until it is opened again or the node is closed.
     """
     if isinstance(port, Executor):
         workers = getattr(port, "_max_workers", workers)

@@ -44,5 +44,6 @@ def server(
     node: apus.aio.Node | None = None,
 ) -> "Server":
     """A server at a port of Apus, for the servicers of protoc. ``node`` is the node that serves; without it, the server starts one at UDP
-    port 20146. Plain functions as handlers run in the thread of the loop."""
+    port 20146. Plain functions as handlers run in the thread of the loop. After ``stop``, the last responses arrive as with
+    ``apus.grpc.server``."""
     return Server(port, handlers, interceptors, options, maximum_concurrent_rpcs, node)

@@ -1,8 +1,7 @@
 //! Servers.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -54,21 +53,18 @@ impl Shutdown {
     }
 }
 
-/// Opens the port of a server. `polled` is called when it serves.
+/// Opens the port of a server. An earlier server of the node that has ended at this port gives it up.
 fn serve(
     py: Python<'_>,
     node: &PyNode,
     options: &Options,
     spawner: impl Spawn,
     shutdown: &Arc<Shutdown>,
-    mut polled: impl FnMut() + Send + 'static,
 ) -> PyResult<Serving> {
     let (shutdown, longest) = (Arc::clone(shutdown), options.longest_received);
-    let wanted = poll_fn(move |task| {
-        polled();
-        shutdown.poll(task)
-    });
-    node.with(py, |node| {
+    let wanted = poll_fn(move |task| shutdown.poll(task));
+    node.ended_ports().close(options.port);
+    let serving = node.with(py, |node| {
         let server = Server::builder(node)
             .limits(EnvelopeLimits::new().frame_max(usize::MAX))
             .concurrency(options.concurrency.unwrap_or(usize::MAX))
@@ -77,7 +73,9 @@ fn serve(
             })
             .spawner(spawner);
         server.serve(options.port, wanted).drain(DRAIN_MAX)
-    })
+    })?;
+    serving.check().or_raise(py)?;
+    Ok(serving)
 }
 
 struct Options {
@@ -106,22 +104,18 @@ impl RpcServer {
     ) -> PyResult<Self> {
         let (tasks, shutdown) = (Arc::<TaskQueue>::default(), Arc::<Shutdown>::default());
         let options = Options { port, concurrency, longest_received };
-        let (begun, begins) = mpsc::channel::<Result<(), ServeError>>();
-        let serves = begun.clone();
         let spawner = QueueTasks(Arc::clone(&tasks));
-        let polled = move || drop(serves.send(Ok(())));
-        let serving = serve(py, node, &options, spawner, &shutdown, polled)?;
-        let ended = Arc::clone(&tasks);
+        let serving = serve(py, node, &options, spawner, &shutdown)?;
+        let (ended, ports) = (Arc::clone(&tasks), Arc::clone(node.ended_ports()));
         let run = move || {
             match serving.wait() {
-                Ok(drained) => drop(drained),
-                Err(error) => drop(begun.send(Err(error))),
+                Ok(drained) => ports.hold(port, drained),
+                // The port was opened, so the system gives no thread.
+                Err(error) => Python::attach(|py| error.exception(py).write_unraisable(py, None)),
             }
             ended.close();
         };
         thread::Builder::new().name("apus-grpc".to_owned()).spawn(run)?;
-        let begun = py.detach(move || begins.recv());
-        begun.unwrap_or(Ok(())).or_raise(py)?;
         Ok(Self { tasks, shutdown })
     }
 
@@ -195,19 +189,18 @@ impl AsyncRpcServer {
         let (tasks, shutdown) = (Arc::<LoopTasks>::default(), Arc::<Shutdown>::default());
         let options = Options { port, concurrency, longest_received };
         let spawner = GiveTasks(Arc::clone(&tasks));
-        let mut serving = serve(py, node, &options, spawner, &shutdown, || ())?;
-        let mut task = Context::from_waker(Waker::noop());
-        if let Poll::Ready(Err(error)) = std::pin::Pin::new(&mut serving).poll(&mut task) {
-            return Err(error.exception(py));
-        }
+        let serving = serve(py, node, &options, spawner, &shutdown)?;
         let receiver = TaskReceiver { tasks, reactor: reactor.clone_ref(py), taker };
         let source = reactor.get().add_receiver(Arc::new(receiver));
-        let in_loop = reactor.clone_ref(py);
+        let (in_loop, ports) = (reactor.clone_ref(py), Arc::clone(node.ended_ports()));
         let operation = Box::pin(async move {
             let result = serving.await;
             Box::new(move |py: Python<'_>| {
                 in_loop.get().remove(source);
-                result.map(drop).or_raise(py).map(|()| py.None())
+                let drained = result.or_raise(py)?;
+                in_loop.get().start_task(py, Box::pin(drained.refuse()));
+                ports.hold(port, drained);
+                Ok(py.None())
             }) as Outcome
         });
         reactor.get().run(py, operation, ended)?;
