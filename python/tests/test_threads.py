@@ -338,9 +338,11 @@ def test_a_server_that_is_killed_ends_its_calls(link: str) -> None:
         assert caught.value.may_have_executed and not isinstance(caught.value, apus.DeadlineError)
 
 
-# Two threads print at once, so each prints its line as a whole.
+# A job in the background of a shell ignores Ctrl-C, so the programs set its handler. Two threads print at once, so each prints its
+# line as a whole.
 INTERRUPTED = """
 import apus, os, signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 node = apus.Node(listen="127.0.0.1:0")
 port = node.bind(4000)
 def call():
@@ -368,6 +370,7 @@ for wait in (port.recv, lambda: port.serve(print), node.client().recv_many):
 
 SILENT = """
 import apus, os, signal, socket, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 silent.bind(("127.0.0.1", 0))
 address = f"127.0.0.1:4000@{silent.getsockname()[1]}"
@@ -439,6 +442,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 
 FORKED = """
 import apus, os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def fork():
     with apus.Node(listen="127.0.0.1:0") as node:
         try:
