@@ -38,6 +38,8 @@ pub(crate) struct Flight {
     last_probe: (u64, Time),
     /// Deferred messages, shortest first, then oldest, with the bytes of the receive buffer that each would take.
     deferred: BTreeMap<SrptKey, u64>,
+    /// Whether messages are deferred until the peer has answered a doubt about its token, and not only until there is room.
+    pub(crate) awaits_answer: bool,
 }
 
 impl Flight {
@@ -109,6 +111,7 @@ impl Flight {
     /// Returns the deferred messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
         let mut in_flight = self.sent - self.arrived;
+        self.awaits_answer = false;
         std::iter::from_fn(move || {
             let (&(_, _, key), &takes) = self.deferred.first_key_value()?;
             if in_flight > 0 && in_flight + takes > most {

@@ -407,6 +407,15 @@ impl Peer {
         now.saturating_since(self.last_rx) >= CERTAIN_FOR || self.reach.believed > self.last_rx
     }
 
+    /// Returns whether deferred messages may begin once there is room in flight. Those of a peer in doubt that was silent wait for the
+    /// answer, whatever else ends or arrives.
+    #[inline]
+    pub(crate) fn may_release(&self) -> bool {
+        //= docs/protocol.md#contact-6
+        let is_in_doubt = || self.contact.met().is_some_and(|met| met.asking.is_some());
+        self.flight.defers_any() && !(self.flight.awaits_answer && is_in_doubt())
+    }
+
     /// Records the network's report that the peer is unreachable. Any host can forge such a report, so the report alone only
     /// triggers a probe. `last_rx` is the time of the last packet by any token of the peer's path.
     pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration, last_rx: Time) -> Refusal {

@@ -268,6 +268,31 @@ fn a_call_that_waits_for_the_answer_to_a_doubt_for_minutes_goes_on_once_the_peer
     pair.response(waiting);
 }
 
+/// The end of another call makes room for messages that are deferred for room (unsched-2), and answers no doubt.
+//= docs/protocol.md#contact-6
+#[test]
+fn a_call_that_waits_for_the_answer_to_a_doubt_waits_on_when_another_call_is_given_up() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_timeout(secs(1_000));
+    });
+    pair.hold();
+    let held = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.hook =
+        Some(Box::new(|passing| if passing.from == SERVER { Fate::Drop } else { Fate::Pass }));
+    pair.drive_for(secs(70));
+    let waiting = pair.call(100);
+    pair.drive_for(millis(1));
+    let requests = pair.sent_by(CLIENT, PacketType::Data).len();
+    pair.endpoint(CLIENT).abort(held);
+    pair.drive_for(secs(1));
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Data).len(), requests);
+    pair.hook = None;
+    pair.restart(SERVER);
+    pair.drive_for(secs(2));
+    pair.response(waiting);
+}
+
 #[test]
 fn a_server_forgets_the_requests_of_a_client_that_is_unreachable() {
     let mut pair = Pair::new();

@@ -234,6 +234,7 @@ impl Endpoint {
             self.defer_until_met(now, key);
         } else if !step.peer.native && step.peer.is_doubtful(now) {
             self.doubt(now, peer, header);
+            self.peers[peer].flight.awaits_answer = true;
             self.defer_until_met(now, key);
         } else if step.rpc.phase.is_connecting() {
             self.connected(key);

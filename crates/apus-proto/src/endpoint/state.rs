@@ -22,6 +22,7 @@ use crate::grant::Issued;
 use crate::host::HostLoad;
 use crate::local::{CallRole, LocalCalls, is_local};
 use crate::outgoing::Outgoing;
+use crate::peer::Peer;
 use crate::peers::Peers;
 use crate::rights::{PathRights, Rights};
 use crate::rpc::Rpc;
@@ -474,10 +475,10 @@ impl Endpoint {
         let mut step = self.step(key)?;
         step.note_cancelled();
         step.leave_peer();
-        let (ended, defers_any) = (step.ended(), step.peer.flight.defers_any());
+        let (ended, may_release) = (step.ended(), step.peer.may_release());
         self.parts.outstanding = self.parts.outstanding.saturating_sub(u32::from(ended.is_client));
         self.rpcs.remove(key);
-        if defers_any {
+        if may_release {
             self.release(ended.peer);
         }
         Some(ended)
@@ -545,10 +546,10 @@ impl Endpoint {
         self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, path, error });
     }
 
-    /// Lets deferred messages to a peer begin if there is room in flight.
+    /// Lets deferred messages to a peer begin if there is room in flight, unless they wait for the answer to a doubt.
     #[inline]
     pub(super) fn release_deferred(&mut self, peer: PeerKey) {
-        if self.peers.get(peer).is_some_and(|peer| peer.flight.defers_any()) {
+        if self.peers.get(peer).is_some_and(Peer::may_release) {
             self.release(peer);
         }
     }
