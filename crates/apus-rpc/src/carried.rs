@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus::Bytes;
+use apus::{Bytes, CallError};
 
 use crate::client::Channel;
-use crate::code::Code;
 use crate::server::ServerBuilder;
 use crate::status::Status;
 use crate::transport::{Deliver, MemoryCall, MemoryRequest};
@@ -41,9 +40,8 @@ impl CarriedRequest {
     }
 
     /// Ends the call without an answer.
-    pub fn fail(self, code: Code, text: String, may_have_executed: bool) {
-        let status = Status::new(code, text);
-        self.0.fail(if may_have_executed { status } else { status.not_executed() });
+    pub fn fail(self, error: CallError) {
+        self.0.fail(error.into());
     }
 }
 

@@ -35,11 +35,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use apus_proto::{
-    CallFailed, CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, Time,
-};
+use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, Time};
 use apus_rpc::carried::{self, CarriedCall, CarriedRequest, CarriedServer};
-use apus_rpc::{BoxTask, Channel, Code, ServerBuilder, Spawn};
+use apus_rpc::{BoxTask, CallError, Channel, ServerBuilder, Spawn};
 use apus_wire::{PacketSink, PathId, Token, Transmit};
 use bytes::Bytes;
 
@@ -334,9 +332,7 @@ impl Host {
                     let (to, body) = (Remote::new(path(own ^ 1), PORT), request.take_body());
                     match endpoint.call(now, *socket, to, body, options) {
                         Ok(rpc) => _ = calls.insert(rpc, request),
-                        Err(error) => {
-                            request.fail(Code::ResourceExhausted, error.to_string(), false);
-                        }
+                        Err(error) => request.fail(CallError::refused(error)),
                     }
                 }
                 calls.retain(|rpc, request| {
@@ -386,19 +382,8 @@ impl Host {
                 calls.remove(&rpc).into_iter().for_each(|request| request.reply(body.clone()));
             }
             (HostSide::Client { calls, .. }, Event::Failed { rpc, error, .. }) => {
-                let code = match error {
-                    CallFailed::DeadlineExceeded { .. } => Code::DeadlineExceeded,
-                    _ => Code::Unavailable,
-                };
-                let may_have_executed = !matches!(
-                    error,
-                    CallFailed::NoSuchPort
-                        | CallFailed::OtherVersion { .. }
-                        | CallFailed::RequestTooLarge { .. }
-                        | CallFailed::Overloaded { .. }
-                );
                 if let Some(request) = calls.remove(&rpc) {
-                    request.fail(code, error.to_string(), may_have_executed);
+                    request.fail(CallError::failed(error));
                 }
             }
             _ => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use apus_rpc::{Code, Context, Server, Status, Stream, Streaming};
+use apus_rpc::{CallError, Code, Context, Server, Status, Stream, Streaming};
 use apus_sim::services::Network;
 
 #[apus_rpc::service(name = "shop.Calc")]
@@ -110,6 +110,17 @@ fn a_deadline_passes_in_virtual_time() {
     let status = network.run(call).expect_err("no answer");
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert!(network.now() >= Duration::from_secs(599), "{:?}", network.now());
+}
+
+#[test]
+fn a_call_fails_with_the_error_of_the_transport() {
+    let mut network = Network::new(1).loss(1.0);
+    let (calc, executed) = calc(&mut network);
+    let status = network.run(async { calc.add(1, 2).await }).expect_err("no answer");
+    assert_eq!(status.code(), Code::Unavailable);
+    let error = status.call_error();
+    assert!(matches!(error, Some(CallError::PeerTimeout { .. })), "{error:?}");
+    assert!(status.may_have_executed() && executed.load(Ordering::SeqCst) == 0);
 }
 
 #[test]

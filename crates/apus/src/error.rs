@@ -493,8 +493,11 @@ impl CallError {
         }
     }
 
+    /// The error of a call that the core has refused. Semantic versioning does not cover it.
+    #[doc(hidden)]
     #[cold]
-    pub(crate) fn refused(error: apus_proto::CallError) -> Self {
+    #[must_use]
+    pub fn refused(error: apus_proto::CallError) -> Self {
         use apus_proto::CallError as Refused;
         match error {
             Refused::EmptyForLinux => Self::EmptyForLinux,
@@ -516,8 +519,11 @@ impl CallError {
         if is_native(host) { Self::NoPlainPeer } else { Self::NoIdentity }
     }
 
+    /// The error of a call that has failed in the core. Semantic versioning does not cover it.
+    #[doc(hidden)]
     #[cold]
-    pub(crate) fn failed(failed: CallFailed) -> Self {
+    #[must_use]
+    pub fn failed(failed: CallFailed) -> Self {
         match failed {
             CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, story } => {
                 Self::PeerTimeout { waited_for, silent_for, probes_unanswered, story }
