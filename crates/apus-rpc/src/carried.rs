@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus::{Bytes, CallError};
+use apus::{Bytes, CallError, TraceContext};
 
 use crate::client::Channel;
 use crate::server::ServerBuilder;
@@ -27,6 +27,12 @@ impl CarriedRequest {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.0.remaining()
+    }
+
+    /// The call's place in a distributed trace.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.0.trace_context()
     }
 
     /// Ready if the call was given up.
@@ -85,8 +91,13 @@ impl CarriedServer {
 
     /// Gives the server a message when the result is first polled.
     #[must_use]
-    pub fn call(&self, message: Bytes, remaining: Option<Duration>) -> CarriedCall {
-        CarriedCall(MemoryCall::new(&self.0, message, remaining, None))
+    pub fn call(
+        &self,
+        message: Bytes,
+        remaining: Option<Duration>,
+        trace: Option<TraceContext>,
+    ) -> CarriedCall {
+        CarriedCall(MemoryCall::new(&self.0, message, remaining, trace))
     }
 }
 

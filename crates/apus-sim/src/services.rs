@@ -319,7 +319,7 @@ impl Host {
         let mut moves = false;
         while let Some(event) = self.endpoint.poll_event() {
             moves = true;
-            self.take(event);
+            self.take(now, event);
         }
         let Self { endpoint, socket, side } = self;
         match side {
@@ -328,7 +328,8 @@ impl Host {
                 for mut request in new {
                     moves = true;
                     let deadline = request.remaining().map(|remaining| now + remaining);
-                    let options = CallOptions { deadline, ..CallOptions::default() };
+                    let trace = request.trace_context().map(Box::new);
+                    let options = CallOptions { deadline, trace, ..CallOptions::default() };
                     let (to, body) = (Remote::new(path(own ^ 1), PORT), request.take_body());
                     match endpoint.call(now, *socket, to, body, options) {
                         Ok(rpc) => _ = calls.insert(rpc, request),
@@ -368,11 +369,15 @@ impl Host {
         moves
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, now: Time, event: Event) {
         match (&mut self.side, event) {
-            (HostSide::Server { server, handling, .. }, Event::Request { rpc, body, .. }) => {
+            (
+                HostSide::Server { server, handling, .. },
+                Event::Request { rpc, body, deadline, trace, .. },
+            ) => {
                 self.endpoint.watch(rpc);
-                handling.push((rpc, server.call(body, None)));
+                let remaining = deadline.map(|at| at.saturating_since(now));
+                handling.push((rpc, server.call(body, remaining, trace.map(|it| *it))));
             }
             (HostSide::Server { handling, .. }, Event::Cancelled { rpc, .. }) => {
                 handling.retain(|(handled, _)| *handled != rpc);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use apus_rpc::{CallError, Code, Context, Server, Status, Stream, Streaming};
+use apus_rpc::{CallError, Code, Context, Server, Status, Stream, Streaming, TraceContext};
 use apus_sim::services::Network;
 
 #[apus_rpc::service(name = "shop.Calc")]
@@ -19,6 +19,10 @@ trait Calc {
         end: u64,
     ) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
     async fn hang(&self, cx: &Context) -> Result<(), Status>;
+    /// The time that the handler has left, in microseconds.
+    async fn time_left(&self, cx: &Context) -> Result<Option<u64>, Status>;
+    /// The first byte of the trace's number.
+    async fn trace(&self, cx: &Context) -> Result<Option<u8>, Status>;
 }
 
 #[derive(Default)]
@@ -65,6 +69,14 @@ impl Calc for MyCalc {
     async fn hang(&self, _: &Context) -> Result<(), Status> {
         std::future::pending().await
     }
+
+    async fn time_left(&self, cx: &Context) -> Result<Option<u64>, Status> {
+        Ok(cx.remaining().map(|remaining| remaining.as_micros() as u64))
+    }
+
+    async fn trace(&self, cx: &Context) -> Result<Option<u8>, Status> {
+        Ok(cx.trace().map(|trace| trace.trace_id()[0]))
+    }
 }
 
 fn calc(network: &mut Network) -> (CalcClient, Arc<AtomicU64>) {
@@ -110,6 +122,19 @@ fn a_deadline_passes_in_virtual_time() {
     let status = network.run(call).expect_err("no answer");
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert!(network.now() >= Duration::from_secs(599), "{:?}", network.now());
+}
+
+#[test]
+fn a_handler_has_the_deadline_and_the_trace_of_its_call() {
+    let mut network = Network::new(1);
+    let (calc, _) = calc(&mut network);
+    assert_eq!(network.run(async { calc.time_left().await }), Ok(None));
+    assert_eq!(network.run(async { calc.trace().await }), Ok(None));
+    let call = async { calc.time_left().deadline(Duration::from_secs(600)).await };
+    let left = network.run(call).expect("an answer").expect("a deadline");
+    assert!((1..=600_000_000).contains(&left), "{left}");
+    let context = TraceContext::new([7; 16], [1; 8], 0).expect("a context");
+    assert_eq!(network.run(async { calc.trace().trace(context).await }), Ok(Some(7)));
 }
 
 #[test]
