@@ -1,8 +1,7 @@
 //! Clients and servers of apus-rpc over a simulated network, for tests of programs (feature `services`).
 //!
 //! Each channel has two hosts that run the production protocol, a network between them that loses packets, and a clock of its own.
-//! Loss and order follow from a seed, so a test that has failed fails again with the same seed. A second of virtual time passes
-//! as fast as its packets.
+//! Loss and order follow from a seed. A second of virtual time passes as fast as its packets.
 //!
 //! ```
 //! use apus_rpc::{Bytes, Context, Server};
@@ -20,10 +19,11 @@
 //!
 //! # Limits
 //!
-//! * Handlers and calls that wait for other things than each other (threads, times of an executor) stop the virtual clock's use:
-//!   [`Network::run`] goes on only with what it can move itself.
+//! * [`Network::run`] waits for nothing outside of the network. It panics if a handler or a call waits for a thread or a timer of an
+//!   executor.
 //! * Pauses of repetitions, times of second copies and [`Context::remaining`](apus_rpc::Context::remaining) are real time. The deadline of a
 //!   call is both: in real time, and as the protocol has it in virtual time.
+//! * A run with deadlines, repetitions or second copies is not repeated exactly by its seed, because their times are real.
 
 use std::collections::BTreeMap;
 use std::fmt;
