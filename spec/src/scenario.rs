@@ -1,7 +1,8 @@
 //! The bounds within which the model is explored, and the states that each scenario must reach.
 
 use crate::model::Condition;
-use crate::state::{Contact, End, Faults, Phase, Service, State};
+use crate::packet::{Body, Place, Token};
+use crate::state::{Contact, End, Faults, Peer, Phase, Service, State};
 
 /// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,16 @@ fn is_in_doubt(state: &State) -> bool {
     is_any_peer(state, |contact| matches!(contact, Contact::Met { asking: Some(_), .. }))
 }
 
+/// Returns whether node 1 has sent a packet about a call to its client at this address. Only known clients get one.
+fn was_known_at(state: &State, place: Place, client: &Peer) -> bool {
+    state.packets.iter().any(|packet| {
+        let (Body::Grant { stamp, .. } | Body::Response { stamp, .. }) = packet.body else {
+            return false;
+        };
+        packet.to == place && client.theirs() == Some(stamp)
+    })
+}
+
 fn is_over(state: &State) -> bool {
     is_any_peer(state, |contact| *contact == Contact::Over)
 }
@@ -67,7 +78,9 @@ const LOST_AFTER: Condition = ("a call that was executed ends as may have execut
 const DOUBT: Condition = ("a token is in doubt", |_, state| is_in_doubt(state));
 const OVER: Condition = ("a run of a peer is over", |_, state| is_over(state));
 const RENEWED: Condition = ("a call begins again with the next run and is answered", |_, state| {
-    is_over(state) && state.ends().any(|(end, call)| end == End::Answered && call.is_long)
+    state.ends().any(|(end, call)| {
+        end == End::Answered && matches!(call.peer, Some(Token::Drawn(_, number)) if number > 1)
+    })
 });
 const CROSSED: Condition = ("a node knows the other one as client and as server", |_, state| {
     state
@@ -75,9 +88,11 @@ const CROSSED: Condition = ("a node knows the other one as client and as server"
         .iter()
         .any(|node| node.peers.iter().filter(|peer| peer.theirs().is_some()).count() == 2)
 });
-const MOVED: Condition = ("a peer has moved, and is answered", |_, state| {
-    state.nodes[1].peers.iter().any(|peer| peer.place == 2) && ends_as(state, 0, End::Answered)
-});
+const MOVED: Condition =
+    ("a client that was known at one address is answered at another one", |_, state| {
+        let mut peers = state.nodes[1].peers.iter().filter(|peer| peer.place == 2);
+        peers.any(|peer| was_known_at(state, 0, peer)) && ends_as(state, 0, End::Answered)
+    });
 const REFUSED: Condition =
     ("a call ends as no such port", |_, state| ends_as(state, 0, End::NoSuchPort));
 const REFUSED_MET: Condition = ("a server remembers that it has refused a request", |_, state| {
@@ -92,7 +107,8 @@ const CANCELLED: Condition = ("a request in service has lost its client", |_, st
 const ABORTED: Condition =
     ("an ABORT ends a request that is arriving", |_, state| state.calls[0].is_aborted);
 const MET_AGAIN: Condition = ("a client is met again after it was forgotten", |_, state| {
-    state.unit >= 122 && state.calls.iter().all(|call| call.phase == Phase::Ended(End::Answered))
+    let is_answered = |number| ends_as(state, number, End::Answered);
+    is_answered(0) && is_answered(1) && state.calls[0].peer != state.calls[1].peer
 });
 const SPENT: Condition = ("a token is spent", |_, state| !state.nodes[1].spent.is_empty());
 const OVER_TO_UDP: Condition = ("a call goes over to UDP and is answered", |_, state| {
