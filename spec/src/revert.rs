@@ -1,6 +1,6 @@
 //! Mended faults, each of which a constant brings back.
 
-/// A rule that both nodes break. Each breaks the property that `tests/reverts.rs` names.
+/// A rule that both nodes break. Each breaks the property that `tests/model/reverts.rs` names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Revert {
     /// Quick restart: another run has the same key, and so takes the tokens and proofs of the run before it (contact-1).
