@@ -9,10 +9,12 @@ use apus_model::{SCENARIOS, Scenario, WIDER, World, explore, listed};
 fn hold(scenarios: &[Scenario]) {
     let mut text = String::new();
     let only = std::env::var("ONLY").ok();
+    let mut is_explored = false;
     for &scenario in scenarios {
         if only.as_ref().is_some_and(|it| !scenario.name.contains(it)) {
             continue;
         }
+        is_explored = true;
         let (began, name) = (Instant::now(), scenario.name);
         let explored = explore(&World { scenario, revert: None }, None);
         let (states, depth, seconds) =
@@ -26,6 +28,7 @@ fn hold(scenarios: &[Scenario]) {
         }
     }
     assert!(text.is_empty(), "{text}");
+    assert!(is_explored, "no scenario has {only:?} in its name");
 }
 
 #[test]

@@ -65,6 +65,9 @@ fn each_mended_fault_breaks_its_property() {
             .expect("a string");
     }
     assert!(missing.is_empty(), "not shown: {missing:#?}");
+    if only.is_some() {
+        return print!("{text}");
+    }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/counterexamples.txt");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(file, &text).expect("the file is written");
