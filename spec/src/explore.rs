@@ -1,10 +1,12 @@
-//! Exploration of a world, breadth first: the first counterexample is a shortest one.
+//! Exploration of a world, breadth first. A counterexample is a shortest one.
 
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-use crate::model::{Action, World};
+use crate::model::{ALWAYS, Action, World};
 use crate::packet::Packet;
 
 /// Upper bound on the steps that are explored.
@@ -19,28 +21,62 @@ pub struct Explored {
     pub depth: usize,
     /// Whether these are all states.
     pub is_complete: bool,
-    /// Properties that do not hold, with the steps to the first state that shows it; none for a state that is not reached.
+    /// Properties that do not hold, with the steps to the nearest state that shows it; none for a state that is not reached.
     pub failures: Vec<(&'static str, Vec<Action>)>,
 }
 
-/// Explores every state of a world, or, if `until` names a property, up to the first state that breaks it.
+/// Explores every state of a world.
 #[must_use]
-pub fn explore(world: &World, until: Option<&'static str>) -> Explored {
-    let finish = until.map_or(HasDiscoveries::All, |name| HasDiscoveries::AnyOf([name].into()));
-    let checker = world.clone().checker().finish_when(finish).target_state_count(STEPS_MAX);
-    let checker = checker.spawn_bfs().join();
+pub fn explore(world: &World) -> Explored {
+    let checker = world.clone().checker().finish_when(HasDiscoveries::All);
+    let checker = checker.target_state_count(STEPS_MAX).spawn_bfs().join();
     let is_complete = checker.state_count() < STEPS_MAX;
     let mut failures = Vec::new();
     for property in world.properties() {
-        let found = checker.discovery(property.name);
         let is_reached = property.expectation == Expectation::Sometimes;
-        if found.is_some() != is_reached {
-            let steps = found.map(Path::into_actions).unwrap_or_default();
-            failures.push((property.name, steps));
+        if checker.discovery(property.name).is_some() != is_reached {
+            failures
+                .push((property.name, counterexample(world, property.name).unwrap_or_default()));
         }
     }
     let (states, depth) = (checker.unique_state_count(), checker.max_depth() - 1);
     Explored { states, depth, is_complete, failures }
+}
+
+/// Returns the steps to a nearest state that breaks a property. Stateright keeps another one: it looks at 1,500 states at a time,
+/// and the last of them that breaks the property replaces the others.
+#[must_use]
+pub fn counterexample(world: &World, property: &str) -> Option<Vec<Action>> {
+    let (_, holds) = ALWAYS.into_iter().find(|&(name, _)| name == property)?;
+    // Each step to a new state, and the place of the step before.
+    let mut steps: Vec<(usize, Action)> = Vec::new();
+    let (mut seen, mut next) = (HashSet::new(), VecDeque::new());
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    next.extend(world.init_states().into_iter().map(|state| (state, usize::MAX)));
+    while let Some((state, mut place)) = next.pop_front() {
+        if !holds(world, &state) {
+            let mut path = Vec::new();
+            while let Some(&(before, action)) = steps.get(place) {
+                path.push(action);
+                place = before;
+            }
+            path.reverse();
+            return Some(path);
+        }
+        let mut actions = Vec::new();
+        world.actions(&state, &mut actions);
+        for action in actions {
+            let after = world.after(&state, action).filter(|it| world.within_boundary(it));
+            if let Some(after) = after.filter(|it| seen.insert(hasher.hash_one(it))) {
+                next.push_back((after, steps.len()));
+                steps.push((place, action));
+            }
+        }
+        if steps.len() > STEPS_MAX {
+            return None;
+        }
+    }
+    None
 }
 
 /// Returns a line for each step.

@@ -10,7 +10,7 @@ mod revert;
 mod scenario;
 mod state;
 
-pub use explore::{Explored, explore, listed};
+pub use explore::{Explored, counterexample, explore, listed};
 pub use memory::{Memory, Message};
 pub use model::{ALWAYS, Action, Condition, World};
 pub use packet::{ATTACKER, Body, Packet, Place, Proof, Run, Token, Unknown};

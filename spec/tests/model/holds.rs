@@ -16,7 +16,7 @@ fn hold(scenarios: &[Scenario]) {
         }
         is_explored = true;
         let (began, name) = (Instant::now(), scenario.name);
-        let explored = explore(&World { scenario, revert: None }, None);
+        let explored = explore(&World { scenario, revert: None });
         let (states, depth, seconds) =
             (explored.states, explored.depth, began.elapsed().as_secs_f64());
         assert!(explored.is_complete || name.starts_with("wider"), "{name} has too many states");
