@@ -37,6 +37,13 @@ impl Memory {
         let (queue, ring) = (Vec::new(), Vec::new());
         Self { is_open: [is_open; 2], queue, ring, back: Vec::new(), served: Vec::new() }
     }
+
+    /// Returns whether a request or its response is on its way, or the request is in service.
+    pub(crate) fn has(&self, call: u8) -> bool {
+        let mut messages = self.queue.iter().chain(&self.ring).chain(&self.back);
+        messages.any(|it| [Message::Request(call), Message::Response(call)].contains(it))
+            || self.served.iter().any(|&(served, _)| served == call)
+    }
 }
 
 impl Step {

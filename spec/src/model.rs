@@ -116,8 +116,6 @@ impl World {
     pub fn regular(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         for (number, call) in state.calls.iter().enumerate() {
-            let is_queued =
-                state.memory.queue.contains(&crate::memory::Message::Request(number as u8));
             match call.phase {
                 // Calls begin in order, which is one order less to explore.
                 Phase::Future
@@ -125,7 +123,9 @@ impl World {
                 {
                     actions.push(Action::Call(number));
                 }
-                Phase::PutOff if !is_queued => actions.push(Action::CarryAgain(number)),
+                Phase::PutOff if !state.memory.has(number as u8) => {
+                    actions.push(Action::CarryAgain(number))
+                }
                 _ => {}
             }
         }
