@@ -122,8 +122,9 @@ impl Step {
     fn begin_at(&mut self, number: usize, ours: Token) {
         let node = usize::from(self.state.calls[number].from);
         let Some(at) = self.find(node, ours) else { return };
+        let reuses = self.breaks(Revert::NumbersReused) && self.calls_at(node, ours).is_empty();
         let peer = self.peer(node, at);
-        peer.called += 1;
+        peer.called = if reuses { 1 } else { peer.called + 1 };
         let seq = peer.called;
         let call = &mut self.state.calls[number];
         (call.peer, call.seq, call.phase) = (Some(ours), seq, Phase::Waiting);

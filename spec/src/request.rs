@@ -250,7 +250,8 @@ impl Step {
 
     /// life-6, life-7, loss-6: a packet about a request that is not here.
     fn answer_unknown(&mut self, node: usize, at: usize, seq: u8) {
-        let forgets = self.breaks(Revert::RefusalsForgotten);
+        let takes = self.breaks(Revert::RefusalTaken);
+        let forgets = self.breaks(Revert::RefusalsForgotten) || takes;
         let is_silent = self.breaks(Revert::AbandonedNotSaid);
         let is_open = self.state.nodes[node].is_open;
         let peer = self.peer(node, at);
@@ -261,6 +262,7 @@ impl Step {
             if is_silent { Unknown::Unknown } else { Unknown::Finished }
         } else if !is_open {
             peer.refused |= if forgets { 0 } else { bit };
+            peer.taken |= if takes { bit } else { 0 };
             Unknown::NoSuchPort
         } else {
             Unknown::Unknown

@@ -35,12 +35,16 @@ pub enum Revert {
     LostConfirmDoubts,
     /// *No such port*: a server forgets which requests it has refused (life-6).
     RefusalsForgotten,
+    /// *No such port*: a server keeps a request that it has refused as one that it has taken, and says *finished* (life-6).
+    RefusalTaken,
     /// *No such port*: a late refusal of a repeated OPEN ends a call (contact-3).
     LateNoContact,
     /// *No such port*: a refused CONFIRM ends a call as not executed, although its request was sent (contact-3).
     RefusedConfirmDenies,
     /// Late *unknown*: it ends a call whose response has begun to arrive (loss-13).
     LateUnknownEnds,
+    /// The number of a call that has ended is that of the next one (life-2).
+    NumbersReused,
     /// A peer that asks is forgotten, and the calls that wait for its answer wait for ever (contact-5).
     DoubtForgotten,
     /// Calls that are in memory completely begin again over UDP when memory ends (local-8).
@@ -53,7 +57,7 @@ pub enum Revert {
 
 impl Revert {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::KeyOutlivesRun,
         Self::SentBeginsAnew,
         Self::HistoryBeforeToken,
@@ -70,9 +74,11 @@ impl Revert {
         Self::LateTokenDoubts,
         Self::LostConfirmDoubts,
         Self::RefusalsForgotten,
+        Self::RefusalTaken,
         Self::LateNoContact,
         Self::RefusedConfirmDenies,
         Self::LateUnknownEnds,
+        Self::NumbersReused,
         Self::DoubtForgotten,
         Self::CarriedBeginsAnew,
         Self::PutOffForGood,

@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
-use apus_model::{Action, Revert, SCENARIOS, WIDER, World, counterexample, listed};
+use apus_model::{ALWAYS, Action, Revert, SCENARIOS, WIDER, World, counterexample, listed};
 use stateright::{Checker, Model};
 
 /// The fault, the scenario that shows it, and the property that it breaks.
-const EXPECTED: [(Revert, &str, &str); 23] = [
+const EXPECTED: [(Revert, &str, &str); 25] = [
     (Revert::KeyOutlivesRun, "quick restart of the server", ONCE),
     (Revert::SentBeginsAnew, "quick restart of the server", ONCE),
     (Revert::HistoryBeforeToken, "pause", ONCE),
@@ -24,9 +24,11 @@ const EXPECTED: [(Revert, &str, &str); 23] = [
     (Revert::LateTokenDoubts, "OPEN is answered twice", CAUSE),
     (Revert::LostConfirmDoubts, "loss, copies and delay", CAUSE),
     (Revert::RefusalsForgotten, "a port that is closed and opened", DENIED),
+    (Revert::RefusalTaken, "a port that is closed and opened", EXECUTED),
     (Revert::LateNoContact, "a port that is closed and opened", DENIED),
     (Revert::RefusedConfirmDenies, "a port that is closed and opened", DENIED),
     (Revert::LateUnknownEnds, "loss, copies and delay", CAUSE),
+    (Revert::NumbersReused, "restart of the client", OWN),
     (Revert::DoubtForgotten, "wider: two pauses", WAITS),
     (Revert::CarriedBeginsAnew, "shared memory, and UDP after it", ONCE),
     (Revert::PutOffForGood, "shared memory, and UDP after it", ONCE),
@@ -35,6 +37,8 @@ const EXPECTED: [(Revert, &str, &str); 23] = [
 
 const ONCE: &str = "a request is executed at most once";
 const DENIED: &str = "a call that ends as not executed was not executed";
+const EXECUTED: &str = "a call that ends as executed was executed";
+const OWN: &str = "a call gets its own response";
 const CAUSE: &str = "a call fails only after a fault that explains it";
 const VAIN: &str = "a request is not executed after its end was taken";
 const ADDRESS: &str = "a peer is at an address at which it has received";
@@ -55,6 +59,7 @@ fn shortest(revert: Revert, scenario: &str, property: &'static str) -> Option<Ve
 #[test]
 fn each_mended_fault_breaks_its_property() {
     assert!(Revert::ALL.iter().all(|it| EXPECTED.iter().any(|(revert, ..)| revert == it)));
+    assert!(ALWAYS.iter().all(|(name, _)| EXPECTED.iter().any(|(_, _, broken)| broken == name)));
     let (mut text, mut missing) = (String::new(), Vec::new());
     let only = std::env::var("ONLY").ok();
     for (revert, scenario, property) in EXPECTED {
