@@ -235,6 +235,19 @@ impl State {
         self.calls.iter().any(|it| !matches!(it.phase, Phase::Future | Phase::Ended(_)))
     }
 
+    /// Returns the state without that which a step changes when it moves a peer and does nothing else.
+    #[must_use]
+    pub fn without_addresses(&self) -> Self {
+        let mut state = self.clone();
+        for node in &mut state.nodes {
+            node.paths.clear();
+            for peer in &mut node.peers {
+                (peer.place, peer.heard) = (0, 0);
+            }
+        }
+        state
+    }
+
     /// Returns the ends of the calls that have ended.
     pub fn ends(&self) -> impl Iterator<Item = (End, &Call)> {
         self.calls.iter().filter_map(|call| match call.phase {

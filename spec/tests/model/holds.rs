@@ -1,9 +1,12 @@
 //! Every property holds in every state of every scenario, and every interesting state is reached.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Instant;
 
-use apus_model::{SCENARIOS, Scenario, WIDER, World, explore, listed};
+use apus_model::{SCENARIOS, Scenario, State, WIDER, World, explore, listed};
+use stateright::Model as _;
 
 /// Explores the scenarios, and prints the numbers of states and steps.
 fn hold(scenarios: &[Scenario]) {
@@ -40,4 +43,57 @@ fn every_property_holds() {
 #[ignore = "takes minutes; .ci/deep runs it"]
 fn every_property_holds_within_wider_bounds() {
     hold(&WIDER);
+}
+
+/// Returns the regular steps of a world that change more than addresses, as the states before and after, without their addresses.
+fn regular_steps(world: &World) -> Vec<(u64, u64)> {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    let hash = |state: &State| hasher.hash_one(state);
+    let mut next = world.init_states();
+    let (mut seen, mut steps) = (HashSet::new(), Vec::new());
+    while let Some(state) = next.pop() {
+        let before = hash(&state.without_addresses());
+        let afters = world.regular(&state).into_iter().filter_map(|it| world.after(&state, it));
+        let afters = afters.filter(|it| world.within_boundary(it));
+        steps.extend(afters.map(|it| (before, hash(&it.without_addresses()))));
+        let mut actions = Vec::new();
+        world.actions(&state, &mut actions);
+        let afters = actions.into_iter().filter_map(|it| world.after(&state, it));
+        next.extend(afters.filter(|it| world.within_boundary(it) && seen.insert(hash(it))));
+    }
+    steps.sort_unstable();
+    steps.dedup();
+    steps.retain(|(before, after)| before != after);
+    steps
+}
+
+/// Returns whether no series of steps comes back to where it began: states without a step into them are taken away, until none is
+/// left.
+fn come_to_an_end(steps: &[(u64, u64)]) -> bool {
+    let mut into: BTreeMap<u64, usize> = BTreeMap::new();
+    for &(before, after) in steps {
+        into.entry(before).or_default();
+        *into.entry(after).or_default() += 1;
+    }
+    let mut free: Vec<u64> = into.iter().filter(|it| *it.1 == 0).map(|it| *it.0).collect();
+    let mut taken = 0;
+    while let Some(state) = free.pop() {
+        taken += 1;
+        let begin = steps.partition_point(|it| it.0 < state);
+        for (_, after) in steps[begin..].iter().take_while(|it| it.0 == state) {
+            let left = into.get_mut(after).expect("a state");
+            *left -= 1;
+            free.extend((*left == 0).then_some(*after));
+        }
+    }
+    taken == into.len()
+}
+
+/// So every call ends, since none waits for ever.
+#[test]
+fn regular_steps_come_to_an_end_but_for_addresses() {
+    for scenario in SCENARIOS {
+        let steps = regular_steps(&World { scenario, revert: None });
+        assert!(come_to_an_end(&steps), "{}", scenario.name);
+    }
 }
