@@ -1,8 +1,9 @@
 //! Two endpoints of `apus-proto` that take the same steps as the model, on a virtual clock.
 //!
-//! Each packet that the model sends must be sent by the endpoints, too, and no other one. The twin keeps the bytes of each
-//! packet, with the token that stands for each token of the model, and passes them to an endpoint when the model delivers the
-//! packet.
+//! Each packet that is new in the model must be sent by the endpoints in the same step, and they send none that the model has
+//! not sent. The steps are shorter than the timers, so the twin itself makes the packets that timers send: RESEND, and copies
+//! after a move. It keeps the bytes of each packet, with the token that stands for each token of the model, and passes them to an
+//! endpoint when the model delivers the packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -108,7 +109,7 @@ impl Twin {
             let place = after.nodes[index].place;
             sent.extend(self.turn(index, after).into_iter().map(|(to, bytes)| (place, to, bytes)));
         }
-        self.compare_packets(before, after, sent)?;
+        self.compare_packets(before, action, after, sent)?;
         self.compare_calls(after)
     }
 
@@ -224,6 +225,7 @@ impl Twin {
     fn compare_packets(
         &mut self,
         before: &State,
+        action: Action,
         after: &State,
         mut sent: Vec<(u8, PathId, Vec<u8>)>,
     ) -> Result<(), String> {
@@ -236,14 +238,19 @@ impl Twin {
             let bytes = match found {
                 Some(index) => sent.remove(index).2,
                 None => match packet.body {
-                    Body::Resend { stamp, seq } => self.resend(stamp, seq),
+                    // A timer sends RESEND, on behalf of a request that was sent.
+                    Body::Resend { stamp, seq } if has_request(after, packet.from, stamp, seq) => {
+                        self.resend(stamp, seq)
+                    }
                     // A node asks for a proof once in an RTO (contact-7), which is longer than a walk. The walk ends.
                     Body::Token { offered, .. } if is_elsewhere(after, offered, packet.to) => {
                         self.is_limited = true;
                         return Ok(());
                     }
-                    // What is sent again, from or to another address, has the same bytes.
-                    body if self.bytes.keys().any(|known| known.body == body) => {
+                    // A timer sends them, with the same bytes.
+                    body if is_left_to_timer(action, body)
+                        && self.bytes.keys().any(|known| known.body == body) =>
+                    {
                         let known = self.bytes.iter().find(|(known, _)| known.body == body);
                         known.expect("a packet").1.clone()
                     }
@@ -379,6 +386,30 @@ impl Twin {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns whether the node at an address has sent the first packet of a request, or has done so before it moved.
+fn has_request(state: &State, place: u8, of: Token, number: u8) -> bool {
+    state.packets.iter().any(|packet| {
+        let Body::Request { stamp, seq, .. } = packet.body else { return false };
+        packet.from % 2 == place % 2 && (stamp, seq) == (of, number)
+    })
+}
+
+/// Returns whether the core leaves a copy to a timer: those of a node that has just moved, the GRANT after RESEND, which it
+/// answers with BUSY until a RESEND of its own grants the rest (loss-5), and the request after *unknown* if it has not probed
+/// since (loss-9).
+fn is_left_to_timer(action: Action, body: Body) -> bool {
+    match action {
+        Action::Move(_) => true,
+        Action::Deliver(Packet { body: Body::Resend { .. }, .. }) => {
+            matches!(body, Body::Grant { of_request: true, .. })
+        }
+        Action::Deliver(Packet { body: Body::Unknown { reason, .. }, .. }) => {
+            reason == Unknown::Unknown && matches!(body, Body::Request { .. })
+        }
+        _ => false,
     }
 }
 
