@@ -74,6 +74,7 @@ struct Chosen<'a> {
 }
 
 /// The path of a method in figures. `None` for a fallback, whose paths are those of clients.
+#[allow(clippy::ptr_arg, reason = "an owned path is that of a client")]
 fn name<'p>(path: &'p Cow<'_, MethodPath>) -> Option<&'p MethodPath> {
     match path {
         Cow::Borrowed(path) => Some(path),
