@@ -264,7 +264,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         setting: &Setting,
         hosts: &[IpAddr],
     ) -> Result<(f64, Vec<(u32, f64)>)> {
-        let all = TcpRival::all(setting)?;
+        let all = setting.tcp_rivals()?;
         let transports = transports_of(setting, contender, all.first());
         let (transport, reply) = (&transports[0], setting.reply()?);
         let base = self.unloaded(hosts, transport, &[SMALLEST], 100, reply)?;
@@ -330,7 +330,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         hosts: &[IpAddr],
         result: &mut ResultFile,
     ) -> Result<TcpRival> {
-        let mut all = TcpRival::all(setting)?;
+        let mut all = setting.tcp_rivals()?;
         if all.len() == 1 {
             return Ok(all.remove(0));
         }
@@ -358,7 +358,7 @@ fn steps(setting: &Setting) -> usize {
         return 1;
     }
     let runs = setting.transports.len() * setting.repetitions as usize;
-    let choice = match TcpRival::all(setting).map_or(1, |all| all.len()) {
+    let choice = match setting.tcp_rivals().map_or(1, |all| all.len()) {
         1 => 0,
         _ if setting.transports == [Contender::Apus] => 0,
         several => several,
@@ -504,7 +504,7 @@ mod tests {
         let setting = Setting { hosts: 3, pattern: Pattern::Incast, ..Setting::default() };
         let hosts: Vec<IpAddr> = (1..4).map(|host| IpAddr::from([10, 0, 0, host])).collect();
         let transports =
-            transports_of(&setting, Contender::Both, TcpRival::all(&setting).unwrap().first());
+            transports_of(&setting, Contender::Both, setting.tcp_rivals().unwrap().first());
         let assignments = assign(&setting, &hosts, &transports, 1).unwrap();
         let targets: Vec<_> = assignments.iter().map(|a| a.loads[0].targets.clone()).collect();
         assert_eq!(targets, [vec![1, 2], vec![], vec![]]);
@@ -516,7 +516,7 @@ mod tests {
         let setting = Setting::default();
         let hosts: Vec<IpAddr> = (1..11).map(|host| IpAddr::from([10, 0, 0, host])).collect();
         let transports =
-            transports_of(&setting, Contender::Both, TcpRival::all(&setting).unwrap().first());
+            transports_of(&setting, Contender::Both, setting.tcp_rivals().unwrap().first());
         let mut seeds: Vec<u64> = [1, 2]
             .iter()
             .flat_map(|seed| assign(&setting, &hosts, &transports, *seed).unwrap())

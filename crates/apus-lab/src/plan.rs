@@ -8,13 +8,13 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{Delivery, DeliveryError};
-use apus_load::{Size, Workload};
+use apus_load::Workload;
 use apus_node::arguments;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::network::HOSTS_MAX;
-use crate::rival::{TcpSetUp, check_connections};
+use crate::rival::{TcpRival, TcpSetUp, check_connections, size};
 
 /// Upper bound on the rate of emulated links, in Mb/s.
 pub const LINK_MBPS_MAX: u32 = 10_000;
@@ -231,6 +231,20 @@ impl Setting {
         self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
     }
 
+    /// All ways to run TCP that the setting names.
+    ///
+    /// # Errors
+    /// If a length cannot be read.
+    pub(crate) fn tcp_rivals(&self) -> Result<Vec<TcpRival>> {
+        let default = [TcpSetUp::default()];
+        let set_ups = if self.tcp.is_empty() { &default[..] } else { &self.tcp };
+        let mut all = Vec::new();
+        for set_up in set_ups {
+            all.extend(set_up.rivals(&self.connections, self.congestion.as_deref())?);
+        }
+        Ok(all)
+    }
+
     /// Bytes in each class of a switch port.
     pub fn switch_queue(&self) -> Result<u32> {
         size("switch_queue", &self.switch_queue)
@@ -336,12 +350,6 @@ impl Setting {
 
 fn wrong(key: &str, value: &str, allowed: &str) -> anyhow::Error {
     anyhow::anyhow!("{key} = `{value}`: {allowed}")
-}
-
-/// A length, in the form of [`Size`].
-pub(crate) fn size(key: &str, text: &str) -> Result<u32> {
-    let size: Size = text.parse().with_context(|| format!("{key} = `{text}`"))?;
-    Ok(size.bytes())
 }
 
 /// All settings of a plan, in order.

@@ -5,10 +5,9 @@
 
 use std::fmt;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use apus_load::Size;
 use serde::{Deserialize, Serialize};
-
-use crate::plan::{Setting, size};
 
 /// Bounds of the lower bound on a retransmission timeout, in ms. The kernel's own value is the upper one.
 const RTO_MIN_MS: std::ops::RangeInclusive<u32> = 1..=200;
@@ -20,11 +19,11 @@ const CLASSES_MAX: usize = 16;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TcpSetUp {
-    /// Congestion control: `cubic`, `bbr`, `dctcp`, … If absent, that of [`Setting::congestion`].
+    /// Congestion control: `cubic`, `bbr`, `dctcp`, … If absent, that of [`Setting::congestion`](crate::plan::Setting::congestion).
     pub congestion: Option<String>,
     /// Lower bound on the retransmission timeout, 1 to 200 ms, as the route attribute `rto_min`. If absent, the kernel's: 200 ms.
     pub rto_min_ms: Option<u32>,
-    /// Numbers of connections for each pair of hosts. If absent, those of [`Setting::connections`].
+    /// Numbers of connections for each pair of hosts. If absent, those of [`Setting::connections`](crate::plan::Setting::connections).
     pub connections: Option<Vec<usize>>,
     /// Classes of lengths, by the longest request of each, in rising order. Requests of each class, and longer requests, have a
     /// connection of their own.
@@ -74,10 +73,14 @@ impl TcpSetUp {
         self.classes.iter().flatten().map(|text| size("classes", text)).collect()
     }
 
-    /// All ways to run this set-up.
-    fn rivals(&self, setting: &Setting) -> Result<Vec<TcpRival>> {
+    /// All ways to run this set-up, with the setting's connections and congestion control where it has none.
+    pub(crate) fn rivals(
+        &self,
+        connections: &[usize],
+        congestion: Option<&str>,
+    ) -> Result<Vec<TcpRival>> {
         let classes = self.classes()?;
-        let congestion = self.congestion.clone().or_else(|| setting.congestion.clone());
+        let congestion = self.congestion.as_deref().or(congestion).map(str::to_owned);
         let rival = |connections: usize| TcpRival {
             connections,
             classes: classes.clone(),
@@ -87,25 +90,8 @@ impl TcpSetUp {
         if !classes.is_empty() {
             return Ok(vec![rival(classes.len() + 1)]);
         }
-        let connections = self.connections.as_ref().unwrap_or(&setting.connections);
+        let connections = self.connections.as_deref().unwrap_or(connections);
         Ok(connections.iter().copied().map(rival).collect())
-    }
-}
-
-impl TcpRival {
-    /// All ways to run TCP that a setting names.
-    ///
-    /// # Errors
-    /// If a length cannot be read.
-    pub(crate) fn all(setting: &Setting) -> Result<Vec<Self>> {
-        if setting.tcp.is_empty() {
-            return TcpSetUp::default().rivals(setting);
-        }
-        let mut all = Vec::new();
-        for set_up in &setting.tcp {
-            all.extend(set_up.rivals(setting)?);
-        }
-        Ok(all)
     }
 }
 
@@ -123,6 +109,12 @@ impl fmt::Display for TcpRival {
     }
 }
 
+/// A length, in the form of [`Size`].
+pub(crate) fn size(key: &str, text: &str) -> Result<u32> {
+    let size: Size = text.parse().with_context(|| format!("{key} = `{text}`"))?;
+    Ok(size.bytes())
+}
+
 /// Checks numbers of connections.
 ///
 /// # Errors
@@ -137,11 +129,10 @@ pub(crate) fn check_connections(connections: &[usize]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::plan::settings;
 
     fn names(plan: &str) -> Vec<String> {
-        let all = TcpRival::all(&settings(plan).unwrap()[0]).unwrap();
+        let all = settings(plan).unwrap()[0].tcp_rivals().unwrap();
         all.iter().map(ToString::to_string).collect()
     }
 
