@@ -55,7 +55,7 @@ impl AddTower for apus_rpc::ServerBuilder<'_> {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let known = KnownMethods::default();
+        let known = KnownMethods::new();
         self.fallback(move |context, requests, responses| {
             handle(context, requests, responses, service.clone(), known.clone())
         })

@@ -2,10 +2,15 @@
 
 use apus_rpc::Context;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct KnownMethods;
 
 impl KnownMethods {
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        Self
+    }
+
     #[inline]
     pub(crate) fn name(&self, _: &Context) -> bool {
         false

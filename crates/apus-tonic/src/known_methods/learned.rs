@@ -25,6 +25,10 @@ enum PathState {
 }
 
 impl KnownMethods {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
     /// Names the method of a request if it is known. Returns whether an answer without an error [adds](Self::add) it.
     pub(crate) fn name(&self, context: &Context) -> bool {
         let state = self.state(context.path().as_str());
@@ -70,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_full_set_adds_no_path_and_is_only_read() {
-        let known = KnownMethods::default();
+        let known = KnownMethods::new();
         for number in 0..METHODS_MAX {
             let path = format!("/a.B/{number}");
             assert_eq!(known.state(&path), PathState::New);
