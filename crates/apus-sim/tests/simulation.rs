@@ -77,6 +77,16 @@ fn short_messages_go_first_with_apus_and_wait_with_tcp() {
 }
 
 #[test]
+fn responses_that_bypass_the_link_leave_no_message_waiting_on_an_idle_link() {
+    // Half of the messages are long enough to wait for the core's pacer.
+    let outcome = simulate(
+        "topology = \"single-4\"\nworkload = \"50:10,50:1400\"\nload = 0.8\nsim_ms = 20.0",
+    );
+    let longest = &outcome.deciles[9];
+    assert!(longest.p50 < 4.0 && longest.p99 < 12.0, "{longest:?}");
+}
+
+#[test]
 fn small_buffers_lose_and_nothing_is_lost_for_good() {
     let outcome = simulate(
         "topology = \"single-8\"\nworkload = \"50kB\"\npattern = \"incast\"\nload = 0.5\nsim_ms = 2.0\ndrain_ms = 300.0\nbuffers = { port_bytes = 30000 }\n[homa]\nprofile = \"production\"",
