@@ -129,6 +129,8 @@ impl Layer {
 #[derive(Debug)]
 pub(crate) struct Fabric<H> {
     pub(crate) graph: Graph,
+    /// Time of a packet that bypasses the network, in ps, by the kind of path; `None` if the network carries all packets.
+    bypass_ps: Option<Vec<u64>>,
     events: EventQueue,
     pub(crate) now: u64,
     packets: Vec<Packet<H>>,
@@ -165,6 +167,8 @@ pub(crate) struct Treatment {
     pub(crate) mark_bytes: u64,
     /// Whether each packet takes its own path; otherwise each pair of hosts has one path.
     pub(crate) spray: bool,
+    /// With one-way messages, the time of an answer that bypasses the network, in ps, by the kind of path.
+    pub(crate) bypass_ps: Option<Vec<u64>>,
 }
 
 impl<H: Copy> Fabric<H> {
@@ -196,6 +200,7 @@ impl<H: Copy> Fabric<H> {
         Self {
             held: vec![0; graph.switches],
             graph,
+            bypass_ps: treatment.bypass_ps,
             events: EventQueue::new(),
             now: 0,
             packets: Vec::new(),
@@ -302,11 +307,15 @@ impl<H: Copy> Fabric<H> {
         self.at_port(nic, index);
     }
 
-    /// Delivers a packet to its destination after `delay`, bypassing the network.
-    pub(crate) fn deliver_off_network(&mut self, packet: Packet<H>, delay: u64) {
-        let to = u32::from(packet.to);
+    /// Gives the receiver's answer to a message, or an acknowledgement, to its sender's link. With one-way messages it bypasses the
+    /// network, for every transport: it arrives after the least time of a packet without payload, and takes no bandwidth.
+    #[inline]
+    pub(crate) fn send_answer(&mut self, packet: Packet<H>) {
+        let (from, to) = (u32::from(packet.from), u32::from(packet.to));
+        let Some(times) = &self.bypass_ps else { return self.send(packet) };
+        let at = self.now + times[self.graph.kind_of_way(from, to)];
         let index = self.insert(packet);
-        self.schedule(self.now + delay, What::AtHost, to, index);
+        self.schedule(at, What::AtHost, to, index);
     }
 
     /// Queues or sends a packet that is ready to leave by a port.

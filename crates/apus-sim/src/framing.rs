@@ -121,6 +121,12 @@ impl Ideal {
         }
         last_end
     }
+
+    /// The least time of a packet without payload, in picoseconds, by the kind of path; 0 for kinds that do not occur.
+    pub(crate) fn empty_packets_picos(&self) -> Vec<u64> {
+        let kinds = self.ways.iter().enumerate();
+        kinds.map(|(way, hops)| hops.as_ref().map_or(0, |_| self.picos(way, 0))).collect()
+    }
 }
 
 #[cfg(test)]

@@ -168,9 +168,10 @@ pub enum Arrivals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// A message, which ends when it has arrived, as in the paper's simulations. With transport `apus`, it is a request. The
-    /// one-byte response and the acknowledgement bypass the network in 2.4 µs and take no bandwidth, because the paper's messages
-    /// have neither.
+    /// A message, which ends when it has arrived, as in the paper's simulations. Packets that only answer it bypass the network, in
+    /// the least time of a packet without payload (2.4 µs between the racks of the paper's network), and take no bandwidth, because
+    /// `load` does not count them: with transport `apus`, whose message is a request, the one-byte response and the
+    /// acknowledgement; with pFabric and TCP, all acknowledgements.
     #[default]
     OneWay,
     /// A request and a response of the same length. Transport `apus` only.

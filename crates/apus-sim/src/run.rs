@@ -139,12 +139,16 @@ fn run_with(
         Some(path) => trace::read(path, graph.hosts as u32)?,
         None => Vec::new(),
     };
+    let ideal = Ideal::new(&graph, &plan.links, plan.framing);
+    let one_way = plan.exchange == Exchange::OneWay;
+    let bypass_ps = one_way.then(|| ideal.empty_packets_picos());
     let treatment = |discipline, spray, mark_bytes| Treatment {
         discipline,
         buffers: plan.buffers,
         layer_bytes: plan.layer_limits(),
         mark_bytes,
         spray,
+        bypass_ps: bypass_ps.clone(),
     };
     let levels = treatment(Discipline::Levels, plan.spray, u64::MAX);
     let outcome = match plan.transport {
@@ -170,40 +174,28 @@ fn run_with(
             let fabric = Fabric::new(graph, &plan.links, ranked, plan.seed);
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }
-        Protocol::Dctcp => run_tcp(plan, trace, graph, Flavour::Dctcp, progress),
-        Protocol::TcpNewreno => run_tcp(plan, trace, graph, Flavour::NewReno, progress),
-        Protocol::TcpCubic => run_tcp(plan, trace, graph, Flavour::Cubic, progress),
+        Protocol::Dctcp | Protocol::TcpNewreno | Protocol::TcpCubic => {
+            let flavour = match plan.transport {
+                Protocol::Dctcp => Flavour::Dctcp,
+                Protocol::TcpCubic => Flavour::Cubic,
+                _ => Flavour::NewReno,
+            };
+            // The marking threshold grows with the rate, as do the bytes of a round trip.
+            let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
+            let marked = if flavour == Flavour::Dctcp { mark_bytes } else { u64::MAX };
+            // TCP has one path for each pair of hosts.
+            let treatment = treatment(Discipline::Levels, false, marked);
+            let transport = Tcp::new(flavour, graph.hosts, plan.framing);
+            let fabric = Fabric::new(graph, &plan.links, treatment, plan.seed);
+            Simulation::new(plan, trace, fabric, transport).run(progress)
+        }
         Protocol::SrptOracle => {
-            let ideal = Ideal::new(&graph, &plan.links, plan.framing);
             let transport = Oracle::new(graph.hosts, plan.links.host_gbps, plan.framing, ideal);
             let fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }
     };
     Ok(outcome)
-}
-
-/// Runs a TCP variant, which uses one path per pair of hosts. DCTCP's switches mark packets.
-fn run_tcp(
-    plan: &Plan,
-    trace: Vec<Sent>,
-    graph: Graph,
-    flavour: Flavour,
-    progress: &mut dyn FnMut(Progress),
-) -> (SimulationResult, Option<Trace>) {
-    let marks = flavour == Flavour::Dctcp;
-    // The marking threshold grows with the rate, as do the bytes of a round trip.
-    let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
-    let treatment = Treatment {
-        discipline: Discipline::Levels,
-        buffers: plan.buffers,
-        layer_bytes: plan.layer_limits(),
-        mark_bytes: if marks { mark_bytes } else { u64::MAX },
-        spray: false,
-    };
-    let transport = Tcp::new(flavour, graph.hosts, plan.framing);
-    let fabric = Fabric::new(graph, &plan.links, treatment, plan.seed);
-    Simulation::new(plan, trace, fabric, transport).run(progress)
 }
 
 /// A message in progress.

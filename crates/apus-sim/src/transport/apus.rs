@@ -98,8 +98,6 @@ pub(crate) struct Apus {
     lengths: Vec<u32>,
     framing: Framing,
     exchange: Exchange,
-    /// Time of an uncounted response from host to host, in ps.
-    uncounted_delay_ps: u64,
     /// Buffer for a packet without payload.
     control: [u8; MAX_HEADER],
     /// Buffer for a packet whose payload is zeros.
@@ -157,7 +155,6 @@ impl Apus {
             lengths: Vec::new(),
             framing,
             exchange,
-            uncounted_delay_ps: 2_400_000,
             control: [0; MAX_HEADER],
             data: vec![0; DATA_HEADER_LEN + framing.payload() as usize],
             failed: 0,
@@ -276,15 +273,8 @@ impl Apus {
     fn transmit(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32) {
         let now = self.hosts[host as usize].time(fabric.now);
         let base = self.zeros.as_ptr() as usize;
-        let Self { hosts, framing, exchange, uncounted_delay_ps, .. } = self;
-        let endpoint = &mut hosts[host as usize].endpoint;
-        let mut sink = Sink {
-            fabric,
-            host,
-            framing: *framing,
-            base,
-            uncounted_delay_ps: (*exchange == Exchange::OneWay).then_some(*uncounted_delay_ps),
-        };
+        let endpoint = &mut self.hosts[host as usize].endpoint;
+        let mut sink = Sink { fabric, host, framing: self.framing, base };
         while sink.fabric.nic_is_idle(host) {
             if !endpoint.poll_transmit(now, &mut sink) {
                 return self.wait_for_pacer(fabric, host);
@@ -415,8 +405,6 @@ struct Sink<'a> {
     framing: Framing,
     /// Address of the buffer of zeros.
     base: usize,
-    /// One-way messages: the time of an acknowledgement, which bypasses the network.
-    uncounted_delay_ps: Option<u64>,
 }
 
 impl PacketSink for Sink<'_> {
@@ -441,11 +429,10 @@ impl PacketSink for Sink<'_> {
         if is_data && !by_server {
             out.message = (packet.body.as_ptr() as usize - self.base) as u32;
         }
-        match self.uncounted_delay_ps {
-            Some(delay) if (is_data && by_server) || kind == PacketType::Ack as u8 => {
-                self.fabric.deliver_off_network(out, delay);
-            }
-            _ => self.fabric.send(out),
+        if (is_data && by_server) || kind == PacketType::Ack as u8 {
+            self.fabric.send_answer(out);
+        } else {
+            self.fabric.send(out);
         }
     }
 

@@ -134,7 +134,7 @@ impl Pfabric {
         let mut out =
             Packet::new(ack, u32::from(to), u32::from(from), self.framing.control_wire(12));
         out.message = message;
-        fabric.send(out); // Rank 0: before all data.
+        fabric.send_answer(out);
         let Some(flow) = self.flow(message, header.serial) else { return };
         if !std::mem::replace(&mut flow.arrived[header.packet as usize], true) {
             flow.arrived_count += 1;

@@ -273,7 +273,7 @@ impl Tcp {
         let mut out =
             Packet::new(ack, u32::from(to), u32::from(from), self.framing.control_wire(12));
         out.message = message;
-        fabric.send(out);
+        fabric.send_answer(out);
     }
 
     fn on_ack(&mut self, fabric: &mut Fabric<TcpHeader>, packet: Packet<TcpHeader>) {
