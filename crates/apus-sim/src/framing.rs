@@ -127,6 +127,13 @@ impl Ideal {
         let kinds = self.ways.iter().enumerate();
         kinds.map(|(way, hops)| hops.as_ref().map_or(0, |_| self.picos(way, 0))).collect()
     }
+
+    /// The time of a full packet and of an acknowledgement without payload on the longest path, in picoseconds.
+    pub(crate) fn round_trip_picos(&self) -> u64 {
+        let kinds = self.ways.iter().enumerate().filter(|(_, hops)| hops.is_some());
+        let full = self.framing.payload();
+        kinds.map(|(way, _)| self.picos(way, full) + self.picos(way, 0)).max().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::topology::Graph;
 use crate::trace::{self, Sent};
 use crate::transport::apus::Apus;
 use crate::transport::oracle::Oracle;
-use crate::transport::pfabric::{self, Pfabric};
+use crate::transport::pfabric::{Pfabric, Scaled};
 use crate::transport::tcp::{self, Flavour, Tcp};
 use crate::transport::{Message, Transport};
 
@@ -168,9 +168,12 @@ fn run_with(
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }
         Protocol::Pfabric => {
-            let discipline = Discipline::Ranked { bytes: pfabric::PORT_BYTES };
+            let gbps = graph.outlets[..graph.hosts].iter().map(|outlet| outlet.gbps).max();
+            let gbps = gbps.unwrap_or(plan.links.host_gbps);
+            let scaled = Scaled::of(ideal.round_trip_picos(), gbps, plan.framing);
+            let discipline = Discipline::Ranked { bytes: scaled.port_bytes };
             let ranked = treatment(discipline, plan.spray, u64::MAX);
-            let transport = Pfabric::new(graph.hosts, plan.framing);
+            let transport = Pfabric::new(graph.hosts, plan.framing, scaled);
             let fabric = Fabric::new(graph, &plan.links, ranked, plan.seed);
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }

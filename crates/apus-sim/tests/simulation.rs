@@ -1,5 +1,6 @@
 //! Small whole simulations.
 
+use apus_sim::results::{Compared, compare};
 use apus_sim::{Plan, Protocol, SimulationResult, run};
 
 fn simulate(text: &str) -> SimulationResult {
@@ -96,6 +97,35 @@ fn links_carry_the_load_with_every_transport() {
         for layer in &outcome.layers {
             assert!((0.47..0.53).contains(&layer.utilization), "{protocol}: {layer:?}");
         }
+    }
+}
+
+/// The mean over deciles of the ratio to the paper's figures, of the medians and of the 99th percentiles.
+fn ratios_to_the_paper(protocol: Protocol, workload: &str, ms: f64) -> (f64, f64) {
+    let outcome = simulate(&format!(
+        "topology = \"leafspine-3x8x2\"\ntransport = \"{protocol}\"\nworkload = \"{workload}\"\nwarmup_ms = {}\nsim_ms = {ms}\ndrain_ms = 20.0",
+        ms / 2.0
+    ));
+    let cells = compare(&outcome).expect("the paper has these figures");
+    let mean = |ratio: fn(&Compared) -> f64| {
+        cells[..9].iter().map(|cell| 1.0 + ratio(cell)).sum::<f64>() / 9.0
+    };
+    (mean(Compared::p50_difference), mean(Compared::p99_difference))
+}
+
+/// The tolerance is that of `apus sim compare`, 10 % of medians and 15 % of 99th percentiles. The longest decile, which depends on
+/// the length of the run, is left out.
+#[test]
+fn pfabric_and_the_oracle_are_those_of_the_paper() {
+    for (protocol, workload, ms) in [
+        (Protocol::Pfabric, "w1", 0.4),
+        (Protocol::Pfabric, "w2", 0.8),
+        (Protocol::SrptOracle, "w1", 0.4),
+        (Protocol::SrptOracle, "w2", 0.8),
+    ] {
+        let (p50, p99) = ratios_to_the_paper(protocol, workload, ms);
+        let agrees = (0.90..1.10).contains(&p50) && (0.85..1.15).contains(&p99);
+        assert!(agrees, "{protocol}, {workload}: medians {p50}, 99th percentiles {p99}");
     }
 }
 
