@@ -53,6 +53,43 @@ impl Compared {
     }
 }
 
+/// Number of cells of one transport by verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdicts {
+    /// Within the tolerance.
+    pub agree: usize,
+    /// Lower than the paper's figure by more than the tolerance.
+    pub lower: usize,
+    /// Higher than the paper's figure by more than the tolerance.
+    pub higher: usize,
+}
+
+impl Verdicts {
+    /// Counts the cells of one run.
+    pub fn add(&mut self, cells: &[Compared]) {
+        for cell in cells {
+            match cell.verdict() {
+                "HIGHER" => self.higher += 1,
+                "lower" => self.lower += 1,
+                _ => self.agree += 1,
+            }
+        }
+    }
+
+    /// "44 of 50 deciles agree with the paper, 0 are lower, 6 are HIGHER".
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let Self { agree, lower, higher } = self;
+        let all = agree + lower + higher;
+        if all == 0 {
+            return "the paper has no figures for it".to_owned();
+        }
+        format!(
+            "{agree} of {all} deciles agree with the paper, {lower} are lower, {higher} are HIGHER"
+        )
+    }
+}
+
 /// The load of the paper's results.
 pub const PAPER_LOAD: f64 = 0.8;
 
@@ -180,8 +217,8 @@ fn record_warnings(outcome: &SimulationResult, result: &mut ResultFile) {
     }
 }
 
-/// Adds the decile table beside the paper's. Returns the number of cells that are higher than allowed.
-pub fn record_comparison(outcome: &SimulationResult, result: &mut ResultFile) -> usize {
+/// Adds the decile table beside the paper's. Returns its cells.
+pub fn record_comparison(outcome: &SimulationResult, result: &mut ResultFile) -> Vec<Compared> {
     let cells = compare(outcome).unwrap_or_default();
     for cell in &cells {
         result.rows.push(
@@ -198,7 +235,7 @@ pub fn record_comparison(outcome: &SimulationResult, result: &mut ResultFile) ->
                 .set("p99_difference_pct", cell.p99_difference() * 100.0),
         );
     }
-    cells.iter().filter(|cell| cell.verdict() == "HIGHER").count()
+    cells
 }
 
 #[cfg(test)]
@@ -218,5 +255,10 @@ mod tests {
         assert_eq!(cell(1.11, 1.0).verdict(), "HIGHER");
         assert_eq!(cell(0.8, 2.0).verdict(), "lower");
         assert_eq!(cell(1.0, 2.31).verdict(), "HIGHER");
+        let mut verdicts = Verdicts::default();
+        assert_eq!(verdicts.in_words(), "the paper has no figures for it");
+        verdicts.add(&[cell(1.0, 2.0), cell(1.0, 9.0), cell(0.5, 2.0), cell(2.0, 2.0)]);
+        let words = "1 of 4 deciles agree with the paper, 1 are lower, 2 are HIGHER";
+        assert_eq!(verdicts.in_words(), words);
     }
 }

@@ -91,6 +91,22 @@ fn any_value_of_a_plan_can_be_set() {
 }
 
 #[test]
+fn a_comparison_counts_the_cells_of_every_transport() {
+    let compare = "sim compare --workloads w1 --scale 0.01 --set topology=single-4";
+    let text = stdout(&apus(&format!("{compare} --transports apus,pfabric,srpt-oracle,dctcp")));
+    for transport in ["apus", "pfabric", "srpt-oracle"] {
+        let line = text.lines().find(|line| line.starts_with(&format!("{transport}: ")));
+        let line = line.unwrap_or_else(|| panic!("{transport} is not counted: {text}"));
+        let numbers = line.split(' ').filter_map(|word| word.parse().ok());
+        let [agree, all, lower, higher] = numbers.collect::<Vec<u64>>()[..] else {
+            panic!("{line}")
+        };
+        assert!(all == 10 && agree + lower + higher == all, "{line}");
+    }
+    assert!(text.contains("dctcp: the paper has no figures for it"), "{text}");
+}
+
+#[test]
 fn sizes_come_from_a_file() {
     let directory = Directory::new("sizes");
     let sizes = directory.file("sizes.csv");
