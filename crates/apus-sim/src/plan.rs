@@ -373,7 +373,34 @@ impl Plan {
             Config::setting("priorities").check(priorities.into())?;
         }
         self.homa().config()?;
-        Ok(())
+        self.check_losses()
+    }
+
+    /// Refuses a network that loses packets together with a core that does not request them again.
+    fn check_losses(&self) -> Result<(), PlanError> {
+        let homa = self.homa();
+        let is_patient = homa.number("resend_min") >= PAPER_RESEND;
+        if self.transport != Protocol::Apus || self.homa.profile != Profile::Paper || !is_patient {
+            return Ok(());
+        }
+        self.loses().map_or(Ok(()), |by| Err(PlanError::NeverResent { by }))
+    }
+
+    /// The setting by which the network loses packets, if it does.
+    fn loses(&self) -> Option<&'static str> {
+        if self.buffers != Buffers::Unlimited {
+            return Some("buffers");
+        }
+        if self.links.loss_per_million > 0 {
+            return Some("links.loss_per_million");
+        }
+        if !self.layer_bytes.is_empty() {
+            return Some("layer_bytes");
+        }
+        let Topology::Layout(layout) = &self.topology else { return None };
+        let switches = layout.switches.iter().map(|switch| switch.port_bytes);
+        let mut limits = switches.chain(layout.links.iter().map(|link| link.port_bytes));
+        limits.any(|limit| limit.is_some()).then_some("port_bytes in topology")
     }
 
     /// Upper bound on bytes at a port of each layer.
@@ -523,6 +550,14 @@ pub enum PlanError {
         /// The possible values.
         allowed: &'static str,
     },
+    /// A network that loses packets, with the paper's profile, which never requests them again.
+    #[error(
+        "homa.profile = \"paper\" and {by}: this network loses packets, and the profile requests nothing again before 10 s; set homa.resend_min_us (2000 is the core's default) or homa.profile = \"production\""
+    )]
+    NeverResent {
+        /// The setting by which the network loses packets.
+        by: &'static str,
+    },
     /// An impossible setting of the core.
     #[error("homa: {0}")]
     Homa(#[from] SettingError),
@@ -617,6 +652,25 @@ mod tests {
         assert_eq!(error("[homa]\npriorities = 9"), wrong);
         let wrong = "homa: resend_min = 1 µs: expected a time from 100 µs to 10 s";
         assert_eq!(error("[homa]\nresend_min_us = 1"), wrong);
+    }
+
+    #[test]
+    fn the_papers_profile_needs_a_network_without_loss() {
+        for (text, by) in [
+            ("buffers = { port_bytes = 20000 }", "buffers"),
+            ("[links]\nloss_per_million = 1", "links.loss_per_million"),
+            ("[layer_bytes]\ntor_up = 1000", "layer_bytes"),
+        ] {
+            let error = Plan::from_toml(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("homa.profile = \"paper\" and {by}: ")), "{error}");
+            for homa in ["profile = \"production\"", "resend_min_us = 2000"] {
+                assert!(
+                    Plan::from_toml(&format!("{text}\n[homa]\n{homa}")).is_ok(),
+                    "{by}, {homa}"
+                );
+            }
+            assert!(Plan::from_toml(&format!("transport = \"dctcp\"\n{text}")).is_ok(), "{by}");
+        }
     }
 
     #[test]

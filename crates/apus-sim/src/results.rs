@@ -203,7 +203,7 @@ fn record_warnings(outcome: &SimulationResult, result: &mut ResultFile) {
     let (title, messages) = (&outcome.plan.workload, outcome.messages);
     if outcome.unfinished > 0 {
         result.warn(format!(
-            "{title}: {} of {messages} messages were unfinished at the end of the run, so figures of the longest sizes are too low",
+            "{title}: {} of {messages} messages were unfinished at the end of the run; each counts with its age, so figures of the longest sizes may be too low",
             outcome.unfinished
         ));
     }

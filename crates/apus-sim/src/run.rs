@@ -82,7 +82,7 @@ pub struct SimulationResult {
     pub counters: Vec<(&'static str, u64)>,
     /// Measured messages: those that began in the measured time.
     pub messages: u64,
-    /// Measured messages that had not ended at the end of the run.
+    /// Measured messages that had not ended at the end of the run. They count in the slowdowns with their age.
     pub unfinished: u64,
     /// Message bytes that arrived per host in the measured time, in Gb/s.
     pub goodput_gbps: f64,
@@ -208,7 +208,9 @@ struct ActiveMessage {
     start: u64,
     class: u32,
     way: u32,
+    /// Whether it is measured and has not ended.
     counts: bool,
+    has_ended: bool,
 }
 
 struct Simulation<'a, T: Transport> {
@@ -228,6 +230,8 @@ struct Simulation<'a, T: Transport> {
     began: u64,
     measured_from: u64,
     measured_until: u64,
+    /// Time at which the run ends, even if messages have not ended.
+    end: u64,
     /// Statistics of the ports in the measured time, once it is over.
     layers: Option<Vec<Layer>>,
     messages: u64,
@@ -264,6 +268,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             began: 0,
             measured_from: 0,
             measured_until: 0,
+            end: 0,
             layers: None,
             messages: 0,
             under_way: 0,
@@ -276,11 +281,11 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.prime_peers();
         self.measured_from = self.began + self.plan.warmup();
         self.measured_until = self.measured_from + self.plan.measured();
-        let end = self.measured_until + self.plan.drain();
+        self.end = self.measured_until + self.plan.drain();
         self.first_arrivals();
         let mut boundary = self.measured_from;
         while let Some(event) = self.fabric.next_event() {
-            if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
+            if event.at >= self.end || (event.at >= self.measured_until && self.under_way == 0) {
                 break;
             }
             if event.at >= boundary {
@@ -308,6 +313,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             }
         }
         let trace = self.transport.time_trace();
+        self.record_unfinished();
         (self.outcome(), trace)
     }
 
@@ -458,7 +464,8 @@ impl<'a, T: Transport> Simulation<'a, T> {
         let message = Message { number, from, to, bytes };
         let way = self.fabric.graph.kind_of_way(from, to) as u32;
         let class = self.slowdowns.class(bytes) as u32;
-        let record = ActiveMessage { message, start: self.fabric.now, class, way, counts };
+        let start = self.fabric.now;
+        let record = ActiveMessage { message, start, class, way, counts, has_ended: false };
         if let Some(place) = self.records.get_mut(number as usize) {
             *place = record;
         } else {
@@ -477,7 +484,10 @@ impl<'a, T: Transport> Simulation<'a, T> {
             self.note_finished();
         }
         while let Some(number) = self.fabric.retired.pop() {
-            self.unused.push(number);
+            // The number of a call that failed is not used again: its request may still arrive.
+            if self.records[number as usize].has_ended {
+                self.unused.push(number);
+            }
             if let Arrivals::Closed(_) = self.plan.arrivals {
                 self.fabric.schedule(self.fabric.now, What::Message, 0, 0);
             }
@@ -491,22 +501,40 @@ impl<'a, T: Transport> Simulation<'a, T> {
             if (self.measured_from..self.measured_until).contains(&now) {
                 self.arrived_bytes += u64::from(record.message.bytes);
             }
+            record.has_ended = true;
             if !std::mem::take(&mut record.counts) {
                 continue;
             }
-            let mut least = self.ideal.picos(record.way as usize, record.message.bytes);
-            match self.plan.exchange {
-                Exchange::OneWay => {}
-                Exchange::Echo => least *= 2,
-                Exchange::Response(bytes) => {
-                    least += self.ideal.picos(record.way as usize, bytes);
-                }
-            }
-            let slowdown = (now - record.start) as f64 / least as f64;
-            let since = record.start - self.measured_from;
-            let part = since * BATCHES as u64 / self.plan.measured().max(1);
-            self.slowdowns.record(record.class as usize, part as usize, slowdown);
+            let record = *record;
+            let (part, slowdown) = self.slowdown_until(now, &record);
+            self.slowdowns.record(record.class as usize, part, slowdown);
             self.under_way -= 1;
+        }
+    }
+
+    /// The part of the measured time in which a message began, and its time until `at` relative to the least time.
+    fn slowdown_until(&self, at: u64, record: &ActiveMessage) -> (usize, f64) {
+        let mut least = self.ideal.picos(record.way as usize, record.message.bytes);
+        match self.plan.exchange {
+            Exchange::OneWay => {}
+            Exchange::Echo => least *= 2,
+            Exchange::Response(bytes) => least += self.ideal.picos(record.way as usize, bytes),
+        }
+        let since = record.start - self.measured_from;
+        let part = since * BATCHES as u64 / self.plan.measured().max(1);
+        (part as usize, (at - record.start) as f64 / least as f64)
+    }
+
+    /// Records the measured messages that have not ended, with their age. Without them a network that loses messages would have
+    /// better figures than one that delivers them late.
+    fn record_unfinished(&mut self) {
+        let now = self.fabric.now.min(self.end);
+        for number in 0..self.records.len() {
+            let record = self.records[number];
+            if record.counts {
+                let (part, slowdown) = self.slowdown_until(now, &record);
+                self.slowdowns.record_unfinished(record.class as usize, part, slowdown);
+            }
         }
     }
 

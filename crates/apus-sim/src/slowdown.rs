@@ -36,8 +36,10 @@ impl Slowdown {
 pub struct SizeClass {
     /// The largest size, in bytes.
     pub bytes: u32,
-    /// Messages that ended.
+    /// Messages, including unfinished ones, which count with their age at the end of the run.
     pub messages: u64,
+    /// Messages that had not ended at the end of the run.
+    pub unfinished: u64,
     /// Mean slowdown.
     pub mean: f64,
     /// Median slowdown.
@@ -77,13 +79,16 @@ const STUDENT_T: f64 = 2.776;
 pub(crate) struct Slowdowns {
     classes: Vec<u32>,
     whole: Vec<Slowdown>,
+    /// Number of the recorded messages of each class that had not ended.
+    unfinished: Vec<u64>,
     parts: [Vec<Slowdown>; BATCHES],
 }
 
 impl Slowdowns {
     pub(crate) fn new(classes: Vec<u32>) -> Self {
         let empty = vec![Slowdown::new(); classes.len()];
-        Self { parts: std::array::from_fn(|_| empty.clone()), whole: empty, classes }
+        let unfinished = vec![0; classes.len()];
+        Self { parts: std::array::from_fn(|_| empty.clone()), whole: empty, unfinished, classes }
     }
 
     /// The class of a size.
@@ -96,6 +101,12 @@ impl Slowdowns {
     pub(crate) fn record(&mut self, class: usize, part: usize, slowdown: f64) {
         self.whole[class].record(slowdown);
         self.parts[part.min(BATCHES - 1)][class].record(slowdown);
+    }
+
+    /// Records a message that has not ended, with its age as its time.
+    pub(crate) fn record_unfinished(&mut self, class: usize, part: usize, slowdown: f64) {
+        self.record(class, part, slowdown);
+        self.unfinished[class] += 1;
     }
 
     /// Classes with recorded messages.
@@ -122,16 +133,17 @@ impl Slowdowns {
     }
 
     fn sizes_of(&self, slowdowns: &[Slowdown]) -> Vec<SizeClass> {
-        let row = |(&bytes, slowdown): (&u32, &Slowdown)| SizeClass {
+        let row = |((&bytes, slowdown), &unfinished): ((&u32, &Slowdown), &u64)| SizeClass {
             bytes,
             messages: slowdown.histogram.len(),
+            unfinished,
             mean: slowdown.sum / slowdown.histogram.len() as f64,
             p50: slowdown.percentile(50.0),
             p99: slowdown.percentile(99.0),
             p999: slowdown.percentile(99.9),
         };
-        let all = self.classes.iter().zip(slowdowns);
-        all.filter(|(_, slowdown)| slowdown.sum > 0.0).map(row).collect()
+        let all = self.classes.iter().zip(slowdowns).zip(&self.unfinished);
+        all.filter(|((_, slowdown), _)| slowdown.sum > 0.0).map(row).collect()
     }
 }
 
@@ -206,6 +218,7 @@ mod tests {
         let size = |bytes, messages, p50| SizeClass {
             bytes,
             messages,
+            unfinished: 0,
             mean: 1.0,
             p50,
             p99: 2.0,

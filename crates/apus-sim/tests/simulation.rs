@@ -139,6 +139,18 @@ fn small_buffers_lose_and_nothing_is_lost_for_good() {
 }
 
 #[test]
+fn messages_that_do_not_end_count_with_their_age() {
+    let outcome = simulate(
+        "topology = \"single-8\"\nworkload = \"1MB\"\nload = 1.5\nwarmup_ms = 0.0\nsim_ms = 10.0\ndrain_ms = 10.0",
+    );
+    assert!(outcome.unfinished > 0, "the links carry two thirds of the load");
+    let [size] = outcome.sizes[..] else { panic!("{:?}", outcome.sizes) };
+    assert_eq!((size.messages, size.unfinished), (outcome.messages, outcome.unfinished));
+    // A message takes 0.85 ms at least; an unfinished one has waited for 10 ms or more.
+    assert!(size.p99 > 10.0, "{size:?}");
+}
+
+#[test]
 fn responses_are_part_of_an_exchange() {
     let outcome = simulate(
         "topology = \"single-4\"\nworkload = \"100\"\nexchange = { response = 20000 }\nload = 0.0002\nsim_ms = 20.0",
