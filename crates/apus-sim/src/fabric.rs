@@ -24,6 +24,16 @@ pub enum Buffers {
     SharedBytes(u64),
 }
 
+impl Buffers {
+    /// Upper bound on bytes that wait at one port.
+    pub(crate) fn of_port(self) -> u64 {
+        match self {
+            Self::Unlimited => u64::MAX,
+            Self::PortBytes(bytes) | Self::SharedBytes(bytes) => bytes,
+        }
+    }
+}
+
 /// The order in which a port sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Discipline {
@@ -68,6 +78,8 @@ struct Port {
     latency: u64,
     /// Upper bound on bytes that wait here, besides the switch's limit.
     limit: u64,
+    /// Waiting bytes from which packets are marked.
+    mark_bytes: u64,
     to: LinkEnd,
     switch: u32,
     layer: u32,
@@ -140,8 +152,6 @@ pub(crate) struct Fabric<H> {
     held: Vec<u64>,
     discipline: Discipline,
     buffers: Buffers,
-    /// Waiting bytes from which packets are marked.
-    mark_bytes: u64,
     spray: bool,
     jitter: u64,
     loss_per_million: u32,
@@ -164,7 +174,9 @@ pub(crate) struct Treatment {
     pub(crate) buffers: Buffers,
     /// Upper bound on waiting bytes at a port of each layer.
     pub(crate) layer_bytes: Vec<u64>,
-    pub(crate) mark_bytes: u64,
+    /// Waiting bytes from which a port of 10 Gb/s marks packets, if switches mark. Faster ports have more in proportion, because the
+    /// bytes of a round trip grow with the rate, but at most half of their buffer.
+    pub(crate) mark_bytes: Option<u64>,
     /// Whether each packet takes its own path; otherwise each pair of hosts has one path.
     pub(crate) spray: bool,
     /// With one-way messages, the time of an answer that bypasses the network, in ps, by the kind of path.
@@ -177,12 +189,18 @@ impl<H: Copy> Fabric<H> {
         let port = |outlet: &crate::topology::Outlet| {
             layers[outlet.layer].ports += 1;
             let is_nic = matches!(outlet.at, LinkEnd::Host(_));
+            let limit =
+                treatment.layer_bytes[outlet.layer].min(outlet.port_bytes.unwrap_or(u64::MAX));
+            let room = treatment.buffers.of_port().min(limit);
+            let mark_bytes = treatment
+                .mark_bytes
+                .map_or(u64::MAX, |at_10_gbps| (at_10_gbps * outlet.gbps / 10).min(room / 2));
             Port {
                 busy_until: 0,
                 picos_per_byte: 8_000 / outlet.gbps.max(1),
                 latency: links.latency_ns(outlet) * 1000,
-                limit: treatment.layer_bytes[outlet.layer]
-                    .min(outlet.port_bytes.unwrap_or(u64::MAX)),
+                limit,
+                mark_bytes,
                 to: outlet.to,
                 switch: if let LinkEnd::Switch(switch) = outlet.at { switch } else { 0 },
                 layer: outlet.layer as u32,
@@ -208,7 +226,6 @@ impl<H: Copy> Fabric<H> {
             ports,
             discipline: treatment.discipline,
             buffers: treatment.buffers,
-            mark_bytes: treatment.mark_bytes,
             spray: treatment.spray,
             jitter: links.receive_jitter_ns * 1000,
             loss_per_million: links.loss_per_million,
@@ -351,7 +368,7 @@ impl<H: Copy> Fabric<H> {
         packet.next = NONE;
         if !place.is_nic {
             self.held[place.switch as usize] += wire;
-            packet.marked |= place.queued > self.mark_bytes;
+            packet.marked |= place.queued > place.mark_bytes;
         }
         match self.discipline {
             Discipline::Levels => {

@@ -128,6 +128,11 @@ impl Ideal {
         kinds.map(|(way, hops)| hops.as_ref().map_or(0, |_| self.picos(way, 0))).collect()
     }
 
+    /// Number of switches on the longest path.
+    pub(crate) fn switches_max(&self) -> u64 {
+        self.ways.iter().flatten().map(|hops| hops.len() as u64 - 1).max().unwrap_or(0)
+    }
+
     /// The time of a full packet and of an acknowledgement without payload on the longest path, in picoseconds.
     pub(crate) fn round_trip_picos(&self) -> u64 {
         let kinds = self.ways.iter().enumerate().filter(|(_, hops)| hops.is_some());

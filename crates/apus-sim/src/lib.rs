@@ -48,7 +48,9 @@ mod transport;
 pub use fabric::Buffers;
 pub use framing::Framing;
 pub use layout::{Layout, Link, Switch};
-pub use plan::{Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol};
+pub use plan::{
+    Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol, TcpPlan,
+};
 pub use run::{LayerOutcome, Progress, SimulationResult, run, run_traced};
 pub use size_table::SizeTable;
 pub use sizes::Sizes;

@@ -59,6 +59,8 @@ pub struct Plan {
     pub framing: Framing,
     /// Settings of transport `apus`.
     pub homa: HomaPlan,
+    /// Settings of the transports `tcp-newreno`, `tcp-cubic` and `dctcp`.
+    pub tcp: TcpPlan,
 }
 
 impl Default for Plan {
@@ -82,6 +84,7 @@ impl Default for Plan {
             links: Links::default(),
             framing: Framing::default(),
             homa: HomaPlan::default(),
+            tcp: TcpPlan::default(),
         }
     }
 }
@@ -206,6 +209,21 @@ pub struct HomaPlan {
     pub learn_cutoffs: Option<bool>,
     /// Whether priorities follow the rest of a message.
     pub priority_by_rest: Option<bool>,
+}
+
+/// Settings of TCP and DCTCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TcpPlan {
+    /// Least silence before a retransmission, in µs, 1 to 10,000,000. Default 1000, as datacenters set it. A run takes at least the
+    /// round trip with full queues, if the buffers of switches are finite.
+    pub rto_min_us: u64,
+}
+
+impl Default for TcpPlan {
+    fn default() -> Self {
+        Self { rto_min_us: 1_000 }
+    }
 }
 
 /// A set of settings of the core.
@@ -365,6 +383,10 @@ impl Plan {
         }
         if self.transport != Protocol::Apus && self.exchange != Exchange::OneWay {
             return wrong("exchange", format!("{:?}", self.exchange), "one-way for rivals");
+        }
+        let rto_min_us = self.tcp.rto_min_us;
+        if !(1..=10_000_000).contains(&rto_min_us) {
+            return wrong("tcp.rto_min_us", rto_min_us.to_string(), "1 to 10000000");
         }
         if self.workload.longest() > 1 << 30 {
             return wrong("workload", self.workload.to_string(), "messages up to 1 GiB");

@@ -30,6 +30,8 @@ const PRIMING_BYTES: u32 = 20_188;
 const PRIMING_HOSTS: u32 = 256;
 /// Pause between short first messages, in picoseconds.
 const SHORT_PRIMING_PS: u64 = 300_000;
+/// Upper bound on TCP's least timeout that follows from buffers: 10 s.
+const TCP_TIMEOUT_MAX_PS: u64 = 10_000_000_000_000;
 /// Length of short first messages.
 const SHORT_PRIMING_BYTES: u32 = 100;
 
@@ -150,7 +152,7 @@ fn run_with(
         spray,
         bypass_ps: bypass_ps.clone(),
     };
-    let levels = treatment(Discipline::Levels, plan.spray, u64::MAX);
+    let levels = treatment(Discipline::Levels, plan.spray, None);
     let outcome = match plan.transport {
         Protocol::Apus => {
             let mut fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
@@ -172,7 +174,7 @@ fn run_with(
             let gbps = gbps.unwrap_or(plan.links.host_gbps);
             let scaled = Scaled::of(ideal.round_trip_picos(), gbps, plan.framing);
             let discipline = Discipline::Ranked { bytes: scaled.port_bytes };
-            let ranked = treatment(discipline, plan.spray, u64::MAX);
+            let ranked = treatment(discipline, plan.spray, None);
             let transport = Pfabric::new(graph.hosts, plan.framing, scaled);
             let fabric = Fabric::new(graph, &plan.links, ranked, plan.seed);
             Simulation::new(plan, trace, fabric, transport).run(progress)
@@ -183,12 +185,11 @@ fn run_with(
                 Protocol::TcpCubic => Flavour::Cubic,
                 _ => Flavour::NewReno,
             };
-            // The marking threshold grows with the rate, as do the bytes of a round trip.
-            let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
-            let marked = if flavour == Flavour::Dctcp { mark_bytes } else { u64::MAX };
+            let mark_bytes = (flavour == Flavour::Dctcp).then_some(tcp::DCTCP_MARK_BYTES);
             // TCP has one path for each pair of hosts.
-            let treatment = treatment(Discipline::Levels, false, marked);
-            let transport = Tcp::new(flavour, graph.hosts, plan.framing);
+            let treatment = treatment(Discipline::Levels, false, mark_bytes);
+            let timeout_min = tcp_timeout_min(plan, &graph, &ideal);
+            let transport = Tcp::new(flavour, graph.hosts, plan.framing, timeout_min);
             let fabric = Fabric::new(graph, &plan.links, treatment, plan.seed);
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }
@@ -199,6 +200,21 @@ fn run_with(
         }
     };
     Ok(outcome)
+}
+
+/// TCP's least timeout, in ps: at least a round trip with full queues at all switches on the way, where queues have a bound.
+fn tcp_timeout_min(plan: &Plan, graph: &Graph, ideal: &Ideal) -> u64 {
+    let limits = plan.layer_limits();
+    let switches = graph.outlets.iter().filter(|outlet| outlet.layer > 0);
+    let full = switches.map(|outlet| {
+        let limit = limits[outlet.layer].min(outlet.port_bytes.unwrap_or(u64::MAX));
+        limit.min(plan.buffers.of_port()).saturating_mul(8_000 / outlet.gbps.max(1))
+    });
+    let longest = full.max().unwrap_or(0);
+    let unlimited = longest == u64::MAX;
+    let queues = if unlimited { 0 } else { longest.saturating_mul(ideal.switches_max()) };
+    let full = ideal.round_trip_picos().saturating_add(queues).min(TCP_TIMEOUT_MAX_PS);
+    full.max(plan.tcp.rto_min_us * 1_000_000)
 }
 
 /// A message in progress.

@@ -130,6 +130,30 @@ fn pfabric_and_the_oracle_are_those_of_the_paper() {
 }
 
 #[test]
+fn timeouts_of_tcp_are_those_of_lost_packets() {
+    let plan = |protocol: &str, buffers: &str| {
+        format!(
+            "topology = \"leafspine-3x8x2\"\ntransport = \"{protocol}\"\nworkload = \"w3\"\nsim_ms = 1.0\nbuffers = {buffers}"
+        )
+    };
+    for protocol in ["tcp-cubic", "tcp-newreno", "dctcp"] {
+        for buffers in ["{ port_bytes = 50000 }", "{ port_bytes = 200000 }", "\"unlimited\""] {
+            let outcome = simulate(&plan(protocol, buffers));
+            let lost: u64 = outcome.layers.iter().map(|layer| layer.lost).sum();
+            let counter = |name: &str| {
+                let found = outcome.counters.iter().find(|(known, _)| *known == name);
+                found.expect("TCP counts it").1
+            };
+            let (timeouts, undone) = (counter("timeouts"), counter("timeouts_undone"));
+            assert!(timeouts - undone <= lost, "{protocol}, {buffers}: {timeouts} for {lost} lost");
+            if buffers != "\"unlimited\"" {
+                assert!(timeouts <= lost, "{protocol}, {buffers}: {timeouts} for {lost} lost");
+            }
+        }
+    }
+}
+
+#[test]
 fn small_buffers_lose_and_nothing_is_lost_for_good() {
     let outcome = simulate(
         "topology = \"single-8\"\nworkload = \"50kB\"\npattern = \"incast\"\nload = 0.5\nsim_ms = 2.0\ndrain_ms = 300.0\nbuffers = { port_bytes = 30000 }\n[homa]\nprofile = \"production\"",
