@@ -15,7 +15,7 @@ use apus_lab::{emulated, privilege};
 use apus_load::progress::Progress as _;
 use apus_load::stop::{self, CUT_SHORT, Stopped};
 use apus_load::{ResultFile, Row};
-use apus_sim::{Plan, Protocol, results};
+use apus_sim::{Buffers, HomaPlan, Plan, Protocol, results};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -241,12 +241,20 @@ fn simulate_all(seconds: f64, result: &mut ResultFile) -> Result<()> {
             workload: LENGTHS.parse().map_err(anyhow::Error::msg)?,
             transport,
             sim_ms: 100.0 * seconds,
+            buffers: Buffers::PortBytes(PORT_BYTES),
+            homa: HomaPlan { resend_min_us: Some(RESEND_MIN_US), ..HomaPlan::default() },
             ..Plan::default()
         };
         results::record(&simulate(&plan, &progress)?, result);
     }
     Ok(())
 }
+
+/// The buffer of each port of the switch, for every transport.
+const PORT_BYTES: u64 = 200_000;
+
+/// The core's default, because the switch can lose packets.
+const RESEND_MIN_US: u64 = 2_000;
 
 /// One switch.
 const TOPOLOGY: &str = "single-16";
