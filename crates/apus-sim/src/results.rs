@@ -142,6 +142,20 @@ pub fn record(outcome: &SimulationResult, result: &mut ResultFile) {
                 .set("p99_interval", here.p99_interval),
         );
     }
+    // One row for each size, which the reports show as curves.
+    for size in &outcome.sizes {
+        result.rows.push(
+            row(outcome, "sim sizes")
+                .set("seed", outcome.plan.seed)
+                .set("bytes_max", size.bytes)
+                .set("messages", size.messages)
+                .set("unfinished", size.unfinished)
+                .set("mean_slowdown", size.mean)
+                .set("p50_slowdown", size.p50)
+                .set("p99_slowdown", size.p99)
+                .set("p99_9_slowdown", size.p999),
+        );
+    }
     for layer in &outcome.layers {
         result.rows.push(
             row(outcome, "sim queues")

@@ -8,6 +8,9 @@ use super::order::in_order;
 /// The `bench` of rows that have only counters.
 pub(crate) const BENCH: &str = "sim counters";
 
+/// The `bench` of a simulation's rows for single sizes. Only files have them: tables show deciles, and pages curves.
+pub(crate) const SIZES: &str = "sim sizes";
+
 /// Texts and settings of these rows, which are not counters.
 const CONDITIONS: [&str; 3] = ["workload", "load", "point"];
 

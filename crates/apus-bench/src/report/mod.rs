@@ -93,6 +93,7 @@ pub const CONVENTIONS: Conventions = Conventions {
         sockets::RR,
         sockets::STREAM,
         counters::BENCH,
+        counters::SIZES,
     ],
     own_tables,
 };

@@ -107,6 +107,26 @@ fn a_comparison_counts_the_cells_of_every_transport() {
 }
 
 #[test]
+fn the_csv_file_has_a_row_for_each_size_transport_and_seed() {
+    let directory = Directory::new("sizes-csv");
+    let file = directory.file("w1.csv");
+    let compare = "sim compare --workloads w1 --scale 0.01 --seed 7 --set topology=single-4";
+    let run = format!("{compare} --transports apus,srpt-oracle --csv {}", file.display());
+    let text = stdout(&apus(&run));
+    assert!(!text.contains("sim sizes"), "tables leave them out: {text}");
+    let csv = fs::read_to_string(file).expect("it was written");
+    let heading: Vec<&str> = csv.lines().next().expect("a heading").split(',').collect();
+    let at = |key: &str| heading.iter().position(|name| *name == key).expect(key);
+    let rows = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let rows: Vec<_> = rows.filter(|row| row[at("bench")] == "sim sizes").collect();
+    for transport in ["apus", "srpt-oracle"] {
+        let of = rows.iter().filter(|row| row[0] == transport && row[at("seed")] == "7");
+        let bytes: Vec<u32> = of.map(|row| row[at("bytes_max")].parse().unwrap()).collect();
+        assert!(bytes.len() > 20 && bytes.is_sorted(), "{transport}: {bytes:?}");
+    }
+}
+
+#[test]
 fn sizes_come_from_a_file() {
     let directory = Directory::new("sizes");
     let sizes = directory.file("sizes.csv");
