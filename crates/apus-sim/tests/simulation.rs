@@ -17,6 +17,33 @@ fn a_plan_gives_the_same_events_every_time() {
     assert_ne!(first.hash, simulate(&format!("seed = 2\n{text}")).hash);
 }
 
+/// Number and fingerprint of the events of a small run with full ports, on every machine. A change of the core or of the model changes
+/// them: the test prints the new ones, to be recorded with that change.
+const RECORDED: [(Protocol, u64, u64); 6] = [
+    (Protocol::Apus, 72431, 0xd9be86e4ee19e679),
+    (Protocol::Pfabric, 56681, 0x342bfe2597643f6b),
+    (Protocol::Dctcp, 53463, 0xfe42ba2951191dda),
+    (Protocol::TcpNewreno, 55129, 0x9c1d81eb44ee04e7),
+    (Protocol::TcpCubic, 54826, 0x1e169f08df5bcb07),
+    (Protocol::SrptOracle, 15578, 0xedfb8334f0847f0e),
+];
+
+#[test]
+fn a_small_run_has_the_recorded_events() {
+    let run = |(protocol, _, _)| {
+        let outcome = simulate(&format!(
+            "topology = \"leafspine-2x4x2\"\ntransport = \"{protocol}\"\nworkload = \"w3\"\nsim_ms = 0.5\nbuffers = {{ port_bytes = 40000 }}\n[homa]\nresend_min_us = 2000"
+        ));
+        (protocol, outcome.events, outcome.hash)
+    };
+    let found = RECORDED.map(run);
+    let line = |(protocol, events, hash): &(Protocol, u64, u64)| {
+        format!("    (Protocol::{protocol:?}, {events}, 0x{hash:016x}),")
+    };
+    let lines = found.iter().map(line).collect::<Vec<_>>().join("\n");
+    assert!(found == RECORDED, "the events are now:\n{lines}");
+}
+
 #[test]
 fn a_message_alone_takes_the_least_time() {
     let outcome = simulate(
