@@ -36,7 +36,8 @@
 //! | [`conformance`] | the tests that every link passes |
 //!
 //! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `event_source.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
-//! `process.rs` and `tcp.rs`: small wrappers of system calls.
+//! `process.rs`, `tcp.rs`, and `region.rs`, `ring.rs`, `umem.rs` and `socket.rs` in `xdp`: small wrappers of system calls, and memory
+//! that is shared with the kernel.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -73,6 +74,7 @@ mod sleeper;
 mod sys;
 pub mod tcp;
 mod udp;
+mod xdp;
 
 pub use capture::CaptureLink;
 pub use event_source::EventSource;
