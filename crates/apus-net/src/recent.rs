@@ -55,6 +55,11 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Some(&self.entries[self.place(key)?].value)
     }
 
+    /// Returns the values of all entries, without marking them.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|entry| &mut entry.value)
+    }
+
     /// Adds an entry without a mark, in place of an unmarked one if the map is full. Returns its place and the evicted value. `key`
     /// must be new.
     pub(crate) fn insert(&mut self, key: K, value: V) -> (usize, Option<V>) {

@@ -231,27 +231,8 @@ fn wake(socket: &OwnedFd) -> io::Result<()> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use super::super::namespace::in_a_namespace;
     use super::*;
-    use crate::skipped::skipped;
-
-    /// Moves this thread into a network namespace whose loopback is up. Returns `false`, with a message, if that is not allowed.
-    fn in_a_namespace() -> bool {
-        // SAFETY: takes an integer and touches no memory of this process; only this thread moves.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            skipped(format_args!("no new network namespace: {}", io::Error::last_os_error()));
-            return false;
-        }
-        if let Err(error) = open() {
-            skipped(format_args!("no XSK: {error}"));
-            return false;
-        }
-        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-        let is_up = up.is_ok_and(|status| status.success());
-        if !is_up {
-            skipped("no loopback in a new network namespace");
-        }
-        is_up
-    }
 
     #[test]
     fn frames_leave_in_batches_and_come_back() {
