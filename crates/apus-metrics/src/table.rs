@@ -235,6 +235,10 @@ macro_rules! link_counters {
             bytes_sent: bytes,
             /// System calls for sending.
             send_calls: system_calls,
+            /// Datagrams that left by an XSK, past the network stack.
+            xsk_sent: datagrams,
+            /// XSKs closed because their device was gone or down.
+            xsk_closed: times,
             /// Bundles among the datagrams sent.
             bundles_sent: bundles,
             /// Segments sent as part of a GSO batch.

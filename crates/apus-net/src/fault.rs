@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Priority, Transmit};
 use bytes::Bytes;
 
-use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
+use crate::link::{
+    Capabilities, Link, LinkCounters, delegate_examinations, delegate_link, delegate_paths,
+};
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
 use crate::sleeper::Descriptors;
@@ -383,6 +385,7 @@ impl<L: Link> PacketSink for FaultLink<L> {
 
 impl<L: Link> Link for FaultLink<L> {
     delegate_link!(self, self.link);
+    delegate_examinations!(self, self.link);
 
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         if self.let_go() {

@@ -20,6 +20,7 @@
 //! | [`SealedPaths`], [`PathKeys`], [`SealEvent`] | the paths whose packets are encrypted |
 //! | [`UdpLink`] | the default: unprivileged UDP, with the kernel's offloads |
 //! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
+//! | [`XdpLink`] | UDP whose short datagrams leave past the network stack; needs `CAP_NET_RAW` |
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
 //! | [`CaptureLink`] | a link around a link that writes its packets as pcapng |
@@ -91,3 +92,4 @@ pub use raw::{MAX_NATIVE, RawConfig, RawLink};
 pub use sealed::{PathKeys, SealEvent, SealedKey, SealedPaths};
 pub use sleeper::{Descriptors, Sleeper, Woken, only};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};
+pub use xdp::XdpLink;

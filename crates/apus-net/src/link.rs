@@ -178,28 +178,12 @@ macro_rules! delegate_link {
             $inner.path(path)
         }
 
-        fn examination(&$this, path: PathId) -> Option<Examination> {
-            $inner.examination(path)
-        }
-
-        fn wanted_examination(&mut $this) -> Option<Examination> {
-            $inner.wanted_examination()
-        }
-
-        fn examined(&mut $this, examined: Examined) {
-            $inner.examined(examined);
-        }
-
         fn poll_error(&mut $this) -> Option<(SocketAddr, PathError)> {
             $inner.poll_error()
         }
 
         fn descriptors(&$this) -> Descriptors {
             $inner.descriptors()
-        }
-
-        fn capabilities(&$this) -> &Capabilities {
-            $inner.capabilities()
         }
 
         fn sealed_paths(&mut $this) -> Option<&mut dyn $crate::SealedPaths> {
@@ -216,11 +200,33 @@ macro_rules! delegate_link {
     };
 }
 
-pub(crate) use {delegate_link, delegate_paths};
+/// Delegates the methods of [`Link`] about examinations and capabilities to an inner link.
+macro_rules! delegate_examinations {
+    ($this:ident, $inner:expr) => {
+        fn examination(&$this, path: PathId) -> Option<Examination> {
+            $inner.examination(path)
+        }
+
+        fn wanted_examination(&mut $this) -> Option<Examination> {
+            $inner.wanted_examination()
+        }
+
+        fn examined(&mut $this, examined: Examined) {
+            $inner.examined(examined);
+        }
+
+        fn capabilities(&$this) -> &Capabilities {
+            $inner.capabilities()
+        }
+    };
+}
+
+pub(crate) use {delegate_examinations, delegate_link, delegate_paths};
 
 /// A boxed link is a link; `apus-wire` implements [`PacketSink`] for boxes.
 impl<L: Link + ?Sized> Link for Box<L> {
     delegate_link!(self, **self);
+    delegate_examinations!(self, **self);
 
     #[inline]
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {

@@ -11,6 +11,7 @@ use crate::path::Path;
 use crate::recent::Recent;
 use crate::search::{BELIEVED_MAX, Search};
 use crate::sys;
+use crate::xdp::query::{FoundWay, WayQuery};
 
 /// Upper bound on known hosts: more than a node's default number of peers.
 const PATHS_MAX: usize = 16_384;
@@ -92,7 +93,7 @@ impl Paths {
             !known.search.is_due(now) && now.duration_since(known.asked) < BELIEVED_MAX
         });
         let interfaces = &self.interfaces;
-        (!fresh).then(|| Examination { peer, interfaces: Arc::clone(interfaces) })
+        (!fresh).then(|| Examination { peer, interfaces: Some(Arc::clone(interfaces)), way: None })
     }
 
     /// Records that more than a few bytes go to an unexamined host.
@@ -112,7 +113,7 @@ impl Paths {
 
     /// Takes the kernel's answers about a host.
     pub(crate) fn examined(&self, examined: Examined, now: Instant) {
-        let Examined { peer, asked } = examined;
+        let Examined { peer, asked: Some(asked), .. } = examined else { return };
         let mut table = self.known.borrow_mut();
         let changed = match table.use_of(&peer.ip()) {
             Some(known) => self.raise(known, peer, asked, now),
@@ -197,13 +198,23 @@ impl Paths {
 #[must_use = "an examination that is not run finds out nothing"]
 pub struct Examination {
     peer: SocketAddr,
-    interfaces: Arc<Mutex<Interfaces>>,
+    /// `None`: the path is known, and only the way is looked up.
+    interfaces: Option<Arc<Mutex<Interfaces>>>,
+    /// The question about the way of frames to the peer, if a link sends frames.
+    way: Option<WayQuery>,
 }
 
 impl Examination {
     /// Runs the queries. The answers are for the link ([`Link::examined`](crate::Link::examined)).
     pub fn run(self) -> Examined {
-        Examined { peer: self.peer, asked: Asked::of(self.peer, &self.interfaces) }
+        let asked = self.interfaces.map(|interfaces| Asked::of(self.peer, &interfaces));
+        Examined { peer: self.peer, asked, way: self.way.map(WayQuery::run) }
+    }
+
+    /// Adds the question about a way to an examination, or makes an examination of it.
+    pub(crate) fn with_query(examination: Option<Self>, peer: SocketAddr, query: WayQuery) -> Self {
+        let interfaces = examination.and_then(|examination| examination.interfaces);
+        Self { peer, interfaces, way: Some(query) }
     }
 
     /// Returns the examined address.
@@ -217,10 +228,16 @@ impl Examination {
 #[derive(Debug)]
 pub struct Examined {
     peer: SocketAddr,
-    asked: Asked,
+    asked: Option<Asked>,
+    way: Option<FoundWay>,
 }
 
 impl Examined {
+    /// Takes the answer about the way of frames to the peer.
+    pub(crate) fn take_way(&mut self) -> Option<FoundWay> {
+        self.way.take()
+    }
+
     /// Returns the examined address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
@@ -356,7 +373,7 @@ mod tests {
             let peer = SocketAddr::from(((0x7F00_0001 + host).to_be_bytes(), 1));
             let asked =
                 Asked { mtu: 1_500, device: 1_500, loopback: false, source: None, mbps: None };
-            paths.examined(Examined { peer, asked }, Instant::now());
+            paths.examined(Examined { peer, asked: Some(asked), way: None }, Instant::now());
             paths.to(address("127.0.0.1:1"));
         }
         assert_eq!(paths.known.borrow().len(), PATHS_MAX);

@@ -44,6 +44,7 @@ pub(crate) use self::config::{check_buffers, check_setting};
 use self::outbox::{Outbox, Sending};
 use self::peer::Peer;
 use self::sealing::Sealing;
+pub(crate) use self::send::Bypass;
 pub use self::shards::{SHARDS_MAX, shard_of};
 use self::socket::Sharing;
 use crate::address::{AddressFamily, RawAddress};

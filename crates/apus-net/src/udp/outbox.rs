@@ -292,9 +292,9 @@ impl Outbox {
             || self.sealed_bytes >= SEALED_MAX
     }
 
-    /// Returns whether packets for sealed paths are queued.
+    /// Returns whether packets for sealed paths are queued that are not sealed.
     #[inline]
-    pub(super) fn has_sealed(&self) -> bool {
+    pub(super) fn has_unsealed(&self) -> bool {
         self.sealed_bytes > 0
     }
 
@@ -302,6 +302,7 @@ impl Outbox {
     /// Seals the packets for sealed paths, once: a record that the kernel refuses is handed over again as it is. Removes those whose
     /// path has no keys any more, and returns their number.
     pub(super) fn seal(&mut self, peers: &mut PathTable<Peer>, sealing: &mut Sealing) -> u64 {
+        self.sealed_bytes = 0;
         sealing.begin_batch();
         let before = self.used + self.large.len();
         let records = &mut self.records;
@@ -339,6 +340,25 @@ impl Outbox {
             keep
         });
         (before - self.used - self.large.len()) as u64
+    }
+
+    /// Removes the bundles and single small packets that `take` accepts. Packets for sealed paths must be sealed.
+    pub(super) fn divert(
+        &mut self,
+        peers: &mut PathTable<Peer>,
+        mut take: impl FnMut(&PathTable<Peer>, &Bundle, &[u8]) -> bool,
+    ) {
+        let mut kept = 0;
+        for at in 0..self.used {
+            let bundle = &self.bundles[at];
+            if take(peers, bundle, self.datagram(bundle)) {
+                peers.at_mut(bundle.peer).close_bundles();
+            } else {
+                self.bundles.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.used = kept;
     }
 
     /// Returns the datagram of a bundle.

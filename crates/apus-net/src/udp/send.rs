@@ -1,7 +1,10 @@
 //! Passes datagrams from the outbox to the kernel, with as few system calls as possible.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+
+use apus_wire::Priority;
 
 use super::UdpLink;
 use super::outbox::{Outbox, Sending};
@@ -14,12 +17,23 @@ use crate::sys::{self, Batch, SendOptions};
 /// Upper bound on peers with a socket of their own. Beyond it, all lose theirs and begin again.
 const SENDERS_MAX: usize = 64;
 
+/// Another way for datagrams out of this machine.
+pub(crate) trait Bypass {
+    /// Takes a copy of a datagram to a peer, from a local address or, with `None`, the one that the route prefers. Returns `false`
+    /// if the datagram is to go by the socket.
+    fn take(
+        &mut self,
+        to: SocketAddr,
+        source: Option<IpAddr>,
+        priority: Priority,
+        datagram: &[u8],
+    ) -> bool;
+}
+
 impl UdpLink {
     /// Sends the queued packets. A single datagram on loopback takes the shortest path; all others use `sendmmsg`.
     pub(super) fn send_queued(&mut self) {
-        if self.outbox.has_sealed() {
-            self.counters.waiting_for_keys += self.outbox.seal(&mut self.peers, &mut self.sealing);
-        }
+        self.seal_queued();
         let only = self.outbox.only_peer();
         let Some(peer) = only.filter(|&peer| self.peers.at(peer).source().is_none()) else {
             self.send_batch(None, 0, false);
@@ -59,6 +73,43 @@ impl UdpLink {
             Err(error) => self.send_again(&error, peer),
         }
         self.outbox.clear(&mut self.peers);
+    }
+
+    #[inline]
+    fn seal_queued(&mut self) {
+        if self.outbox.has_unsealed() {
+            self.counters.waiting_for_keys += self.outbox.seal(&mut self.peers, &mut self.sealing);
+        }
+    }
+
+    /// Gives the queued bundles and single small packets for other machines to another way, as far as it takes them. The
+    /// others stay queued; the next call is a flush.
+    pub(crate) fn divert(&mut self, bypass: &mut impl Bypass) {
+        self.seal_queued();
+        let Self { outbox, peers, counters, .. } = self;
+        outbox.divert(peers, |peers, bundle, datagram| {
+            let peer = peers.at(bundle.peer);
+            let to = peers.address_at(bundle.peer);
+            let taken = !peer.loopback && bypass.take(to, peer.source(), bundle.priority, datagram);
+            if taken {
+                let (bytes, is_bundle) = (datagram.len() as u64, bundle.is_bundle());
+                count(counters, &Sending { peer: bundle.peer, datagrams: 1, bytes, is_bundle });
+                counters.xsk_sent += 1;
+            }
+            taken
+        });
+    }
+
+    /// Returns whether packets wait for the flush.
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Returns whether the next packet flushes the queue.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.outbox.is_full()
     }
 
     /// Returns the descriptor of the peer's own socket, if it has one or gets one now.
@@ -214,7 +265,7 @@ fn fill<'d>(
 
 /// Returns the options of a datagram. Priorities are for switches, and loopback has none, so setting them there would only cost
 /// time.
-fn options(peer: &Peer, priority: apus_wire::Priority, segment: Option<u16>) -> SendOptions {
+fn options(peer: &Peer, priority: Priority, segment: Option<u16>) -> SendOptions {
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
     SendOptions { tos, source: peer.source(), segment }
 }

@@ -9,15 +9,205 @@
 //! | `headers` | Ethernet, IP and UDP headers |
 //! | `routes` | the kernel's routes and neighbours |
 //! | `ways` | the known ways to peers |
-
-#![cfg_attr(not(test), expect(dead_code, reason = "no link sends by an XSK yet"))]
+//! | `query` | the look-up of a way |
+//! | `sender` | datagrams that leave by XSKs |
 
 mod headers;
 #[cfg(test)]
 mod namespace;
+pub(crate) mod query;
 mod region;
 mod ring;
 mod routes;
+mod sender;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod umem;
 mod ways;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use apus_wire::compact::{AckRange, Envelope};
+use apus_wire::{
+    Header, PacketReceiver, PacketSink, PathError, PathId, Priority, ShortTransmit, Transmit,
+};
+
+use self::sender::FrameSender;
+use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
+use crate::path::Path;
+use crate::paths::{Examination, Examined};
+use crate::sleeper::Descriptors;
+use crate::udp::{LinkError, UdpConfig, UdpLink};
+
+/// Time after which frames that a device did not take are passed to it again.
+const AGAIN: Duration = Duration::from_micros(20);
+
+/// A UDP link whose short datagrams leave by XSKs, past the kernel's network stack.
+///
+/// The peer does not see a difference. The UDP socket stays bound: it receives all packets, and sends long ones and those to peers
+/// that no XSK reaches. An XSK needs Linux 5.10 and `CAP_NET_RAW`; without them the link is a UDP link
+/// ([`refusal`](Self::refusal)). `docs/links.md` describes the datagrams that go by UDP, and the parts of the system that do not see
+/// the others.
+pub struct XdpLink {
+    udp: UdpLink,
+    /// `None`: the process may not open XSKs.
+    sender: Option<FrameSender>,
+    capabilities: Capabilities,
+    refusal: Option<io::Error>,
+}
+
+impl XdpLink {
+    /// Opens a UDP link at `addr`, as [`UdpLink::bind`] does, with XSKs beside it if possible. They are opened when the first path by
+    /// their device is examined.
+    ///
+    /// # Errors
+    ///
+    /// As [`UdpLink::bind`].
+    pub fn bind(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
+        Ok(Self::over(UdpLink::bind(addr, config)?))
+    }
+
+    /// Puts XSKs beside a UDP link, for instance one of several shards.
+    #[must_use]
+    pub fn over(udp: UdpLink) -> Self {
+        let opened = socket::open().and_then(|_| FrameSender::new(udp.local_addr()));
+        let (sender, refusal) = match opened {
+            Ok(sender) => (Some(sender), None),
+            Err(error) => (None, Some(error)),
+        };
+        let kind = if sender.is_some() { "xdp" } else { "udp" };
+        let capabilities = Capabilities { kind, ..udp.capabilities().clone() };
+        Self { udp, sender, capabilities, refusal }
+    }
+
+    /// Returns the reason why packets leave by UDP only: `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel has no XSKs, or
+    /// the error of the last attempt to open one or to look up a path. `None`: there is no such reason.
+    pub fn refusal(&self) -> Option<&io::Error> {
+        self.refusal.as_ref().or_else(|| self.sender.as_ref()?.failure.as_ref())
+    }
+
+    /// Sends the queued packets.
+    #[inline]
+    fn send_queued(&mut self) {
+        let is_pending = self.sender.as_ref().is_some_and(|sender| sender.is_pending);
+        if !self.udp.has_queued() && !is_pending {
+            return;
+        }
+        if let Some(sender) = &mut self.sender {
+            sender.begin();
+            self.udp.divert(sender);
+            sender.finish();
+        }
+        self.udp.flush();
+    }
+
+    /// Adds the question about the way to a peer to the examination of its path, if it is due.
+    fn with_query(&self, path: PathId, examination: Option<Examination>) -> Option<Examination> {
+        let query = self.sender.as_ref().and_then(|sender| {
+            let to = self.udp.address(path)?;
+            let query = sender.query(to, Instant::now())?;
+            (!self.udp.path(path).loopback).then_some((to, query))
+        });
+        match query {
+            Some((to, query)) => Some(Examination::with_query(examination, to, query)),
+            None => examination,
+        }
+    }
+
+    fn add_calls(&self, counters: LinkCounters) -> LinkCounters {
+        let sender = self.sender.as_ref();
+        LinkCounters {
+            send_calls: counters.send_calls + sender.map_or(0, FrameSender::calls),
+            xsk_closed: sender.map_or(0, |sender| sender.devices_lost),
+            ..counters
+        }
+    }
+}
+
+impl PacketSink for XdpLink {
+    delegate_paths!(self, self.udp);
+
+    #[inline]
+    fn send(&mut self, packet: Transmit<'_>) {
+        if self.udp.is_full() {
+            self.send_queued();
+        }
+        self.udp.send(packet);
+    }
+
+    #[inline]
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        if self.udp.is_full() {
+            self.send_queued();
+        }
+        self.udp.send_short(message);
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        if self.udp.is_full() {
+            self.send_queued();
+        }
+        self.udp.send_acks(path, priority, envelope, header, acks);
+    }
+}
+
+impl Link for XdpLink {
+    delegate_link!(self, self.udp);
+
+    #[inline]
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.send_queued();
+        self.udp.recv(receiver)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.send_queued();
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        self.sender.as_ref().and_then(|sender| sender.is_pending.then_some(AGAIN))
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn examination(&self, path: PathId) -> Option<Examination> {
+        self.with_query(path, self.udp.examination(path))
+    }
+
+    fn wanted_examination(&mut self) -> Option<Examination> {
+        self.udp.wanted_examination().or_else(|| {
+            let (to, query) = self.sender.as_mut()?.wanted()?;
+            Some(Examination::with_query(None, to, query))
+        })
+    }
+
+    fn examined(&mut self, mut examined: Examined) {
+        if let Some(found) = examined.take_way()
+            && let Some(sender) = &mut self.sender
+        {
+            sender.found(examined.peer(), found);
+        }
+        self.udp.examined(examined);
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.add_calls(self.udp.counters())
+    }
+
+    fn own_counters(&self) -> LinkCounters {
+        self.add_calls(self.udp.own_counters())
+    }
+}

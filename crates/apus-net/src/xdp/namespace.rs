@@ -1,6 +1,8 @@
 //! Network namespaces for tests, which end with them.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use super::socket;
@@ -26,4 +28,18 @@ pub(super) fn unshare() -> io::Result<()> {
 pub(super) fn in_a_namespace() -> bool {
     let moved = unshare();
     moved.inspect_err(|error| skipped(format_args!("no namespace with XSKs: {error}"))).is_ok()
+}
+
+/// Returns the number of this thread, and its namespace.
+pub(super) fn here() -> io::Result<(i32, File)> {
+    // SAFETY: takes nothing.
+    let thread = unsafe { libc::gettid() };
+    Ok((thread, File::open(format!("/proc/self/task/{thread}/ns/net"))?))
+}
+
+/// Moves this thread into a namespace.
+pub(super) fn enter(namespace: &File) {
+    // SAFETY: takes integers; only this thread moves.
+    let done = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }

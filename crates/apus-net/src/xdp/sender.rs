@@ -1,0 +1,180 @@
+//! Datagrams that leave by XSKs: the devices, and the ways to peers by them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use apus_wire::Priority;
+
+use super::headers::{ETHERNET_LEN, packet_len, write_packet};
+use super::query::{FoundWay, WayQuery};
+use super::routes::Changes;
+use super::socket::Xsk;
+use super::umem::FRAME_LEN;
+use super::ways::{Ways, is_from};
+use crate::udp::Bypass;
+
+/// Time between two looks at the kernel's news. A look is a system call.
+pub(super) const NEWS_EVERY: Duration = Duration::from_millis(1);
+
+/// Upper bound on datagrams of news per look.
+const NEWS_MAX: usize = 64;
+
+/// The sending half of a link.
+pub(super) struct FrameSender {
+    local: SocketAddr,
+    ways: Ways,
+    changes: Changes,
+    /// Time of the last look at the news.
+    looked: Instant,
+    /// Time of this flush.
+    now: Instant,
+    devices: Vec<Device>,
+    /// Whether a device has frames that it did not take.
+    pub(super) is_pending: bool,
+    /// System calls of XSKs that are closed.
+    calls: u64,
+    /// Number of XSKs that were closed because their device was gone or down.
+    pub(super) devices_lost: u64,
+    /// Why the last look-up found no way by an XSK.
+    pub(super) failure: Option<io::Error>,
+}
+
+struct Device {
+    number: u32,
+    xsk: Xsk,
+    /// Whether frames are queued.
+    is_used: bool,
+}
+
+impl FrameSender {
+    /// `local`: the address of the link.
+    pub(super) fn new(local: SocketAddr) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            local,
+            ways: Ways::new(),
+            changes: Changes::open()?,
+            looked: now,
+            now,
+            devices: Vec::new(),
+            is_pending: false,
+            calls: 0,
+            devices_lost: 0,
+            failure: None,
+        })
+    }
+
+    /// Begins a flush.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.now = Instant::now();
+        if self.now - self.looked >= NEWS_EVERY {
+            self.look_at_news();
+        }
+        for device in &mut self.devices {
+            device.xsk.reclaim();
+        }
+    }
+
+    fn look_at_news(&mut self) {
+        self.looked = self.now;
+        let Self { ways, changes, now, .. } = self;
+        for _ in 0..NEWS_MAX {
+            if !changes.next(|change| ways.changed(&change, *now)) {
+                break;
+            }
+        }
+    }
+
+    /// Passes the queued frames to their devices.
+    #[inline]
+    pub(super) fn finish(&mut self) {
+        let (mut is_pending, mut lost) = (false, None);
+        for device in self.devices.iter_mut().filter(|device| device.is_used) {
+            if device.xsk.flush().is_err() {
+                lost = Some(device.number);
+            }
+            device.is_used = !device.xsk.is_idle();
+            is_pending |= device.is_used;
+        }
+        self.is_pending = is_pending;
+        if let Some(number) = lost {
+            self.close(number);
+        }
+    }
+
+    /// Closes the XSK of a device that is gone or down, with the frames that it did not send.
+    #[cold]
+    fn close(&mut self, number: u32) {
+        self.ways.device_is_gone(number, self.now);
+        self.devices_lost += 1;
+        self.calls += self.device(number).map_or(0, |device| device.xsk.calls);
+        self.devices.retain(|device| device.number != number);
+        self.is_pending = self.devices.iter().any(|device| device.is_used);
+    }
+
+    fn device(&self, number: u32) -> Option<&Device> {
+        self.devices.iter().find(|device| device.number == number)
+    }
+
+    /// Returns the question about the way to a peer, if it is due.
+    pub(super) fn query(&self, to: SocketAddr, now: Instant) -> Option<WayQuery> {
+        self.ways.is_due(to, now).then(|| self.query_of(to))
+    }
+
+    /// Returns a question about a way that a flush has needed.
+    pub(super) fn wanted(&mut self) -> Option<(SocketAddr, WayQuery)> {
+        let to = self.ways.wanted(Instant::now())?;
+        Some((to, self.query_of(to)))
+    }
+
+    fn query_of(&self, to: SocketAddr) -> WayQuery {
+        let source = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
+        WayQuery { to, source, open: self.devices.iter().map(|device| device.number).collect() }
+    }
+
+    /// Takes the answer to a question.
+    pub(super) fn found(&mut self, to: SocketAddr, found: FoundWay) {
+        if let Some((number, xsk)) = found.opened
+            && self.device(number).is_none()
+        {
+            self.devices.push(Device { number, xsk, is_used: false });
+        }
+        self.failure = found.failure;
+        self.ways.looked_up(to, found.answer, Instant::now());
+    }
+
+    /// Returns the number of system calls for sending.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls + self.devices.iter().map(|device| device.xsk.calls).sum::<u64>()
+    }
+}
+
+impl Bypass for FrameSender {
+    #[inline]
+    fn take(
+        &mut self,
+        to: SocketAddr,
+        source: Option<IpAddr>,
+        priority: Priority,
+        datagram: &[u8],
+    ) -> bool {
+        let Self { ways, devices, now, local, .. } = self;
+        let Some(way) = ways.next(to, *now) else { return false };
+        let len = packet_len(to.is_ipv4(), datagram.len());
+        if !is_from(way, source) || len > way.mtu || ETHERNET_LEN + len > FRAME_LEN {
+            return false;
+        }
+        let device = devices.iter_mut().find(|device| device.number == way.device);
+        let Some(device) = device else { return false };
+        let from = SocketAddr::new(way.source, local.port());
+        let taken = device.xsk.push(|frame| {
+            let (ethernet, packet) = frame.split_at_mut(ETHERNET_LEN);
+            ethernet.copy_from_slice(&way.ethernet);
+            ETHERNET_LEN + write_packet(packet, from, to, priority.tos(), datagram)
+        });
+        device.is_used |= taken;
+        taken
+    }
+}
