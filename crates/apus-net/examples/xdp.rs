@@ -2,7 +2,7 @@
 //! one packet between two polling threads on CPUs 0 and 1, and a stream in one direction. Needs root.
 //!
 //! `cargo run --release -p apus-net --example xdp -- [BYTES] [ROUNDS] [SECONDS]`; defaults 156, 5, 1. With a fourth argument (`udp`,
-//! `xdp`), only the round trips of that link, for `strace -c`.
+//! `xdp`), only the round trips of that link, for `perf` and `strace`.
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,10 +17,10 @@ use apus_wire::{PacketSink, PacketType, PathId, Priority, Transmit};
 use bytes::Bytes;
 
 /// Upper bound on packets of the stream in flight.
-const IN_FLIGHT: u64 = 128;
+const IN_FLIGHT: u64 = 512;
 
 /// Packets per flush of the stream.
-const PER_FLUSH: u64 = 32;
+const PER_FLUSH: u64 = 64;
 
 fn ip(arguments: &str) {
     let done = Command::new("ip").args(arguments.split(' ')).status().expect("ip is installed");
@@ -82,6 +82,10 @@ trait End: Send {
     fn by_xsk(&self) -> u64 {
         0
     }
+    /// Returns the number of system calls for sending.
+    fn send_calls(&self) -> u64 {
+        0
+    }
 }
 
 struct Bare(UdpSocket, Vec<u8>, Vec<u8>);
@@ -125,7 +129,12 @@ impl End for Linked {
 
     fn send(&mut self, to: SocketAddr, count: u64) {
         self.sent += count;
-        // A node examines a path once per second while it is used.
+        // A node asks for wanted examinations several times per second, and examines a path in use once per second.
+        if self.sent % 256 < count
+            && let Some(examination) = self.link.wanted_examination()
+        {
+            self.link.examined(examination.run());
+        }
         let path = match self.path {
             Some((known, path)) if known == to && self.sent % 4_096 >= count => path,
             _ => towards(&mut *self.link, to),
@@ -150,6 +159,10 @@ impl End for Linked {
 
     fn by_xsk(&self) -> u64 {
         self.link.own_counters().xsk_sent
+    }
+
+    fn send_calls(&self) -> u64 {
+        self.link.own_counters().send_calls
     }
 }
 
@@ -206,13 +219,13 @@ fn round_trips(pair: &Pair, kind: &str, bytes: usize, time: Duration) -> (Vec<u6
     (samples, share)
 }
 
-/// Returns the packets per second in one direction.
-fn stream(pair: &Pair, kind: &str, bytes: usize, time: Duration) -> f64 {
+/// Returns the packets per second in one direction, and the system calls for sending per packet.
+fn stream(pair: &Pair, kind: &str, bytes: usize, time: Duration) -> (f64, f64) {
     let (stop, received) = (AtomicBool::new(false), AtomicU64::new(0));
     pair.enter(1);
     let mut server = open(kind, 1, bytes);
     let to = server.address();
-    let mut rate = 0.0;
+    let (mut rate, mut calls) = (0.0, 0.0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pair.enter(1);
@@ -236,9 +249,10 @@ fn stream(pair: &Pair, kind: &str, bytes: usize, time: Duration) -> f64 {
             sent += PER_FLUSH;
         }
         rate = received.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+        calls = client.send_calls() as f64 / sent as f64;
         stop.store(true, Ordering::Relaxed);
     });
-    rate
+    (rate, calls)
 }
 
 fn main() {
@@ -265,9 +279,11 @@ fn main() {
         }
         for kind in ["udp", "xdp", "udp without bundles", "xdp without bundles"] {
             for bytes in [bytes, 1_472] {
-                let rate = stream(&pair, kind, bytes, time);
+                let (rate, calls) = stream(&pair, kind, bytes, time);
                 let gbps = rate * bytes as f64 * 8.0 / 1e9;
-                println!("{kind:20} {bytes:5} B stream {rate:11.0} packets/s {gbps:6.2} Gb/s");
+                println!(
+                    "{kind:20} {bytes:5} B stream {rate:11.0} packets/s {gbps:6.2} Gb/s, {calls:.4} calls per packet"
+                );
             }
         }
     }

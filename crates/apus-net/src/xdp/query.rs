@@ -18,11 +18,14 @@ pub(crate) struct WayQuery {
     pub(super) source: Option<IpAddr>,
     /// Devices for which the link has an XSK.
     pub(super) open: Vec<u32>,
+    /// XSKs of devices that are gone or down. To close one takes milliseconds, because the kernel waits for its other users.
+    pub(super) retired: Vec<Xsk>,
 }
 
 impl WayQuery {
     /// Asks the kernel, and opens an XSK for the device if the link has none.
     pub(crate) fn run(self) -> FoundWay {
+        drop(self.retired);
         let other = |failure| FoundWay { answer: WayAnswer::Other, opened: None, failure };
         let answer = match routes::way(self.to, self.source) {
             Ok(answer) => answer,

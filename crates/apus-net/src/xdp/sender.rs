@@ -20,6 +20,9 @@ pub(super) const NEWS_EVERY: Duration = Duration::from_millis(1);
 /// Upper bound on datagrams of news per look.
 const NEWS_MAX: usize = 64;
 
+/// Upper bound on XSKs that wait to be closed.
+const RETIRED_MAX: usize = 4;
+
 /// The sending half of a link.
 pub(super) struct FrameSender {
     local: SocketAddr,
@@ -32,9 +35,11 @@ pub(super) struct FrameSender {
     devices: Vec<Device>,
     /// Whether a device has frames that it did not take.
     pub(super) is_pending: bool,
-    /// System calls of XSKs that are closed.
+    /// XSKs that the next examination closes.
+    retired: Vec<Xsk>,
+    /// System calls of XSKs that are not used any more.
     calls: u64,
-    /// Number of XSKs that were closed because their device was gone or down.
+    /// Number of XSKs whose device was gone or down.
     pub(super) devices_lost: u64,
     /// Why the last look-up found no way by an XSK.
     pub(super) failure: Option<io::Error>,
@@ -58,6 +63,7 @@ impl FrameSender {
             looked: now,
             now,
             devices: Vec::new(),
+            retired: Vec::new(),
             is_pending: false,
             calls: 0,
             devices_lost: 0,
@@ -100,22 +106,23 @@ impl FrameSender {
         }
         self.is_pending = is_pending;
         if let Some(number) = lost {
-            self.close(number);
+            self.retire(number);
         }
     }
 
-    /// Closes the XSK of a device that is gone or down, with the frames that it did not send.
+    /// Stops the use of the XSK of a device that is gone or down, with the frames that it did not send.
     #[cold]
-    fn close(&mut self, number: u32) {
+    fn retire(&mut self, number: u32) {
         self.ways.device_is_gone(number, self.now);
         self.devices_lost += 1;
-        self.calls += self.device(number).map_or(0, |device| device.xsk.calls);
-        self.devices.retain(|device| device.number != number);
+        let gone = self.devices.iter().position(|device| device.number == number);
+        if let Some(place) = gone {
+            let Device { xsk, .. } = self.devices.swap_remove(place);
+            self.calls += xsk.calls;
+            self.retired.truncate(RETIRED_MAX - 1);
+            self.retired.push(xsk);
+        }
         self.is_pending = self.devices.iter().any(|device| device.is_used);
-    }
-
-    fn device(&self, number: u32) -> Option<&Device> {
-        self.devices.iter().find(|device| device.number == number)
     }
 
     /// Returns the question about the way to a peer, if it is due.
@@ -126,20 +133,25 @@ impl FrameSender {
     /// Returns a question about a way that a flush has needed.
     pub(super) fn wanted(&mut self) -> Option<(SocketAddr, WayQuery)> {
         let to = self.ways.wanted(Instant::now())?;
-        Some((to, self.query_of(to)))
+        let retired = std::mem::take(&mut self.retired);
+        Some((to, WayQuery { retired, ..self.query_of(to) }))
     }
 
     fn query_of(&self, to: SocketAddr) -> WayQuery {
         let source = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
-        WayQuery { to, source, open: self.devices.iter().map(|device| device.number).collect() }
+        let open = self.devices.iter().map(|device| device.number).collect();
+        WayQuery { to, source, open, retired: Vec::new() }
     }
 
     /// Takes the answer to a question.
     pub(super) fn found(&mut self, to: SocketAddr, found: FoundWay) {
-        if let Some((number, xsk)) = found.opened
-            && self.device(number).is_none()
-        {
-            self.devices.push(Device { number, xsk, is_used: false });
+        match found.opened {
+            // Another examination was faster.
+            Some((number, xsk)) if self.devices.iter().any(|device| device.number == number) => {
+                self.retired.push(xsk);
+            }
+            Some((number, xsk)) => self.devices.push(Device { number, xsk, is_used: false }),
+            None => {}
         }
         self.failure = found.failure;
         self.ways.looked_up(to, found.answer, Instant::now());
