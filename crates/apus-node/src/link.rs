@@ -79,6 +79,7 @@ impl LinkOptions {
             (Protocol::Apus, _) if uses_shared_engine() => "apus-engine",
             (Protocol::Apus, Links::Auto) => "apus-auto",
             (Protocol::Apus, Links::Udp) => "apus-udp",
+            (Protocol::Apus, Links::Xdp) => "apus-xdp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
             (Protocol::Apus, _) => "apus-both",
         }

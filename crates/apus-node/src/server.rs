@@ -237,7 +237,7 @@ fn places(options: &ServerConfig, node: &Node) -> String {
         IpAddr::V6(ip) => format!("{}[{ip}]", Scheme::HOMA),
     };
     match options.link.link {
-        Links::Auto | Links::Udp => node.local_addr().to_string(),
+        Links::Auto | Links::Udp | Links::Xdp => node.local_addr().to_string(),
         Links::Raw => native,
         _ => format!("{} and {native}", node.local_addr()),
     }

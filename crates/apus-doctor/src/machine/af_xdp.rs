@@ -1,4 +1,4 @@
-//! Whether AF_XDP sockets can be made. Apus does not use them yet.
+//! Whether AF_XDP sockets can be made, by which short packets leave with `link = xdp`.
 
 use rustix::net::{AddressFamily, SocketType, socket};
 
@@ -22,9 +22,13 @@ impl AfXdp {
             Ok(()) => "this process can make such a socket".to_owned(),
             Err(why) => format!("this process cannot make such a socket ({why})"),
         };
-        // The result has no effect on Apus.
+        let effect = match self.socket {
+            Ok(()) => "sends short packets by AF_XDP with 'link = xdp'",
+            Err(_) => "sends all packets by UDP, also with 'link = xdp', which needs CAP_NET_RAW",
+        };
+        // The default link uses none.
         let finding = Finding::new(SUBJECT, "socket", Verdict::Good, found);
-        vec![finding.apus("does not use AF_XDP").value("possible", self.socket.is_ok())]
+        vec![finding.apus(effect).value("possible", self.socket.is_ok())]
     }
 }
 
@@ -33,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_depends_on_it() {
+    fn the_default_link_does_not_depend_on_it() {
         for socket in [Ok(()), Err("EPERM".to_owned())] {
             assert_eq!((AfXdp { socket }).findings()[0].verdict, Verdict::Good);
         }

@@ -8,7 +8,8 @@
 //! | `clock`, `idle_states`, `processors`, `wake_ups`, `cpu_list` | processors and time |
 //! | `dev_shm`, `encryption`, `limits`, `privileges`, `processes`, `other_load` | this process and its host |
 //! | `interface`, `interrupts`, `socket_buffers`, `udp_offloads` | the way of a packet |
-//! | `af_xdp`, `busy_polling`, `irq_suspension` | features of the kernel that Apus does not use itself |
+//! | `af_xdp` | the privilege for the XDP link |
+//! | `busy_polling`, `irq_suspension` | features of the kernel that Apus does not use itself |
 
 mod af_xdp;
 mod busy_polling;

@@ -14,6 +14,9 @@ pub enum Links {
     Auto,
     /// UDP only.
     Udp,
+    /// UDP only; short packets leave past the kernel's network stack, by sockets of the family `AF_XDP`. They need Linux 5.10 and
+    /// `CAP_NET_RAW`. A node that cannot open them has the link [`Udp`](Self::Udp).
+    Xdp,
     /// IP protocol 146, to hosts with the Linux module and to Apus nodes with a raw link; needs `CAP_NET_RAW`.
     Raw,
     /// Both links, each for its own peers.
@@ -22,17 +25,22 @@ pub enum Links {
 
 impl Links {
     /// The texts that [`FromStr`] accepts, as a phrase.
-    pub const EXPECTED: &str = "auto, udp, raw or both";
+    pub const EXPECTED: &str = "auto, udp, xdp, raw or both";
 
-    const ALL: [(Self, &str); 4] =
-        [(Self::Auto, "auto"), (Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
+    const ALL: [(Self, &str); 5] = [
+        (Self::Auto, "auto"),
+        (Self::Udp, "udp"),
+        (Self::Xdp, "xdp"),
+        (Self::Raw, "raw"),
+        (Self::Both, "both"),
+    ];
 
     /// Whether a node has a raw link.
     pub(crate) fn has_raw(self) -> bool {
         matches!(self, Self::Raw | Self::Both)
     }
 
-    /// The name on a command line: `auto`, `udp`, `raw` or `both`.
+    /// The name on a command line: `auto`, `udp`, `xdp`, `raw` or `both`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = Self::ALL.iter().find(|(links, _)| *links == self);

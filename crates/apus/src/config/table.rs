@@ -58,7 +58,8 @@ macro_rules! text_settings {
             /// all of IPv6 and, where the system allows it, of IPv4.
             listen: SocketAddr = "0.0.0.0:0", parse_address;
 
-            /// How the node reaches others: `auto` (memory shared with nodes of this host, else UDP), `udp`, `raw` or `both`.
+            /// How the node reaches others: `auto` (memory shared with nodes of this host, else UDP), `udp`, `xdp` (UDP; short packets
+            /// leave past the network stack), `raw` or `both`.
             link: Links = "auto", parse_links;
 
             /// A directory that containers of this host share, so that nodes in different network namespaces share memory as well:

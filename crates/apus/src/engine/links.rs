@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::OpenOptionsExt;
 
-use apus_net::{CaptureLink, Link, LinkError, MixedLink, RawLink, UdpLink};
+use apus_net::{CaptureLink, Link, LinkError, MixedLink, RawLink, UdpLink, XdpLink};
 
 use crate::config::{Config, Links};
 use crate::error::StartError;
@@ -33,6 +33,12 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
                 .map_err(StartError::of_link)?;
             links.into_iter().map(|link| captured(Box::new(link), config)).collect()
         }
+        (Links::Xdp, shards) => {
+            let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)
+                .map_err(StartError::of_link)?;
+            let links = links.into_iter().map(XdpLink::over);
+            links.map(|link| captured(Box::new(link), config)).collect()
+        }
         (_, 1) => Ok(vec![open(config)?]),
         // A raw socket gets every packet of the protocol; there is no giving each peer's to one of several.
         (_, shards) => Err(StartError::RawShards { shards }),
@@ -41,7 +47,12 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
 
 /// Opens one of the links that the configuration names.
 pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    captured(if config.link.has_raw() { open_mixed(config)? } else { open_udp(config)? }, config)
+    let link = match config.link {
+        Links::Raw | Links::Both => open_mixed(config)?,
+        Links::Xdp => open_xdp(config)?,
+        Links::Auto | Links::Udp => open_udp(config)?,
+    };
+    captured(link, config)
 }
 
 /// Wraps the link in one that writes its packets to the capture file. Several links may append to one file.
@@ -58,13 +69,18 @@ fn open_mixed(config: &Config) -> Result<Box<dyn Link>, StartError> {
     let raw = open_raw(config).map_err(StartError::of_link)?;
     let udp: Option<Box<dyn Link>> = match config.link {
         Links::Both => Some(open_udp(config)?),
-        Links::Auto | Links::Udp | Links::Raw => None,
+        Links::Auto | Links::Udp | Links::Xdp | Links::Raw => None,
     };
     Ok(Box::new(MixedLink::new(udp, raw)))
 }
 
 fn open_udp(config: &Config) -> Result<Box<dyn Link>, StartError> {
     let link = UdpLink::bind(config.listen, &config.udp()).map_err(StartError::of_link)?;
+    Ok(Box::new(link))
+}
+
+fn open_xdp(config: &Config) -> Result<Box<dyn Link>, StartError> {
+    let link = XdpLink::bind(config.listen, &config.udp()).map_err(StartError::of_link)?;
     Ok(Box::new(link))
 }
 
