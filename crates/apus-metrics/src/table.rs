@@ -237,6 +237,10 @@ macro_rules! link_counters {
             send_calls: system_calls,
             /// Datagrams that left by an XSK, past the network stack.
             xsk_sent: datagrams,
+            /// Datagrams that arrived by an XSK, past the network stack.
+            xsk_received: datagrams,
+            /// Frames that an XSK received with a wrong length or checksum, and dropped.
+            xsk_corrupted: datagrams,
             /// XSKs closed because their device was gone or down.
             xsk_closed: times,
             /// Bundles among the datagrams sent.

@@ -2,7 +2,7 @@
 //! one packet between two polling threads on CPUs 0 and 1, and a stream in one direction. Needs root.
 //!
 //! `cargo run --release -p apus-net --example xdp -- [BYTES] [ROUNDS] [SECONDS]`; defaults 156, 5, 1. With a fourth argument (`udp`,
-//! `xdp`), only the round trips of that link, for `perf` and `strace`.
+//! `xdp`, `xdp both ways`), only the round trips of that link, for `perf` and `strace`.
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
@@ -40,7 +40,7 @@ impl Pair {
         });
         let (_, first) = unshare();
         let (thread, second) = second.recv().expect("the thread answers");
-        let queues = "numtxqueues 2 numrxqueues 2";
+        let queues = "numtxqueues 1 numrxqueues 1";
         ip(&format!("link add wire {queues} type veth peer name wire {queues} netns {thread}"));
         let pair = Self([first, second]);
         for side in [1, 0] {
@@ -175,6 +175,9 @@ fn open(kind: &str, side: usize, bytes: usize) -> Box<dyn End> {
             socket.set_nonblocking(true).expect("always possible");
             return Box::new(Bare(socket, vec![1; bytes], vec![0; 65_536]));
         }
+        _ if kind.starts_with("xdp both") => {
+            Box::new(XdpLink::bind_receiving(host(side), &config).expect("the address is ours"))
+        }
         _ if kind.starts_with("xdp") => {
             Box::new(XdpLink::bind(host(side), &config).expect("the address is ours"))
         }
@@ -266,23 +269,32 @@ fn main() {
     let pair = Pair::create();
     let is_wanted = |kind: &&str| only.as_ref().is_none_or(|only| only == kind);
     for _ in 0..rounds {
-        for kind in ["bare sockets", "udp", "xdp"].iter().filter(|kind| is_wanted(kind)) {
+        for kind in
+            ["bare sockets", "udp", "xdp", "xdp both ways"].iter().filter(|kind| is_wanted(kind))
+        {
             let (samples, share) = round_trips(&pair, kind, bytes, time);
             let at = |percent: usize| samples[samples.len() * percent / 100] as f64 / 1_000.0;
             let (p10, p50, p99) = (at(10), at(50), at(99));
             println!(
-                "{kind:12} round trip p10 p50 p99 µs {p10:6.2} {p50:6.2} {p99:6.2}, by XSK {share:.3}"
+                "{kind:13} round trip p10 p50 p99 µs {p10:6.2} {p50:6.2} {p99:6.2}, by XSK {share:.3}"
             );
         }
         if only.is_some() {
             continue;
         }
-        for kind in ["udp", "xdp", "udp without bundles", "xdp without bundles"] {
+        for kind in [
+            "udp",
+            "xdp",
+            "xdp both ways",
+            "udp without bundles",
+            "xdp without bundles",
+            "xdp both ways without bundles",
+        ] {
             for bytes in [bytes, 1_472] {
                 let (rate, calls) = stream(&pair, kind, bytes, time);
                 let gbps = rate * bytes as f64 * 8.0 / 1e9;
                 println!(
-                    "{kind:20} {bytes:5} B stream {rate:11.0} packets/s {gbps:6.2} Gb/s, {calls:.4} calls per packet"
+                    "{kind:30} {bytes:5} B stream {rate:11.0} packets/s {gbps:6.2} Gb/s, {calls:.4} calls per packet"
                 );
             }
         }

@@ -22,7 +22,7 @@ use apus_wire::{
 
 use self::comment::{Comments, Direction};
 use crate::link::{
-    Capabilities, Link, LinkCounters, delegate_examinations, delegate_link, delegate_paths,
+    Capabilities, Link, LinkCounters, delegate_link, delegate_paths, delegate_sockets,
 };
 use crate::packet_file::writer::{interface_description, put_option, section_header};
 use crate::path::Path;
@@ -171,7 +171,7 @@ impl PacketReceiver for Copying<'_> {
 
 impl<L: Link> Link for CaptureLink<L> {
     delegate_link!(self, self.link);
-    delegate_examinations!(self, self.link);
+    delegate_sockets!(self, self.link);
 
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let Self { link, file, comments, copies } = self;

@@ -11,7 +11,7 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Priority, Transmi
 use bytes::Bytes;
 
 use crate::link::{
-    Capabilities, Link, LinkCounters, delegate_examinations, delegate_link, delegate_paths,
+    Capabilities, Link, LinkCounters, delegate_link, delegate_paths, delegate_sockets,
 };
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
@@ -385,7 +385,7 @@ impl<L: Link> PacketSink for FaultLink<L> {
 
 impl<L: Link> Link for FaultLink<L> {
     delegate_link!(self, self.link);
-    delegate_examinations!(self, self.link);
+    delegate_sockets!(self, self.link);
 
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         if self.let_go() {

@@ -20,7 +20,7 @@
 //! | [`SealedPaths`], [`PathKeys`], [`SealEvent`] | the paths whose packets are encrypted |
 //! | [`UdpLink`] | the default: unprivileged UDP, with the kernel's offloads |
 //! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
-//! | [`XdpLink`] | UDP whose short datagrams leave past the network stack; needs `CAP_NET_RAW` |
+//! | [`XdpLink`] | UDP whose short datagrams go past the network stack; needs `CAP_NET_RAW` |
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
 //! | [`CaptureLink`] | a link around a link that writes its packets as pcapng |
@@ -37,8 +37,8 @@
 //! | [`conformance`] | the tests that every link passes |
 //!
 //! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `event_source.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
-//! `process.rs`, `tcp.rs`, and `region.rs`, `ring.rs`, `umem.rs` and `socket.rs` in `xdp`: small wrappers of system calls, and memory
-//! that is shared with the kernel.
+//! `process.rs`, `tcp.rs`, and `program.rs`, `ready.rs`, `region.rs`, `ring.rs`, `socket.rs` and `umem.rs` in `xdp`: small wrappers of system
+//! calls, and memory that is shared with the kernel.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -161,11 +161,6 @@ macro_rules! delegate_link {
             $inner.arrived()
         }
 
-        #[inline]
-        fn look_everywhere(&mut $this) {
-            $inner.look_everywhere();
-        }
-
         fn find(&mut $this, address: SocketAddr) -> Option<PathId> {
             $inner.find(address)
         }
@@ -182,10 +177,6 @@ macro_rules! delegate_link {
             $inner.poll_error()
         }
 
-        fn descriptors(&$this) -> Descriptors {
-            $inner.descriptors()
-        }
-
         fn sealed_paths(&mut $this) -> Option<&mut dyn $crate::SealedPaths> {
             $inner.sealed_paths()
         }
@@ -200,9 +191,18 @@ macro_rules! delegate_link {
     };
 }
 
-/// Delegates the methods of [`Link`] about examinations and capabilities to an inner link.
-macro_rules! delegate_examinations {
+/// Delegates the methods of [`Link`] about sockets, examinations and capabilities to an inner link.
+macro_rules! delegate_sockets {
     ($this:ident, $inner:expr) => {
+        #[inline]
+        fn look_everywhere(&mut $this) {
+            $inner.look_everywhere();
+        }
+
+        fn descriptors(&$this) -> Descriptors {
+            $inner.descriptors()
+        }
+
         fn examination(&$this, path: PathId) -> Option<Examination> {
             $inner.examination(path)
         }
@@ -221,12 +221,12 @@ macro_rules! delegate_examinations {
     };
 }
 
-pub(crate) use {delegate_examinations, delegate_link, delegate_paths};
+pub(crate) use {delegate_link, delegate_paths, delegate_sockets};
 
 /// A boxed link is a link; `apus-wire` implements [`PacketSink`] for boxes.
 impl<L: Link + ?Sized> Link for Box<L> {
     delegate_link!(self, **self);
-    delegate_examinations!(self, **self);
+    delegate_sockets!(self, **self);
 
     #[inline]
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {

@@ -99,7 +99,8 @@ impl PlainPeerCheck {
         ip.is_loopback() || networks.contain(ip) || self.is_own(ip)
     }
 
-    fn is_own(&mut self, ip: IpAddr) -> bool {
+    /// Returns whether this machine has an address, by what was read within the last second.
+    pub(crate) fn is_own(&mut self, ip: IpAddr) -> bool {
         if self.read.is_none_or(|read| read.elapsed() >= KEPT) {
             self.read = Some(Instant::now());
             self.own.clear();

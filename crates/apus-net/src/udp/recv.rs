@@ -186,6 +186,29 @@ impl UdpLink {
         count
     }
 
+    /// Handles a datagram that did not come by the sockets, with its addresses of both ends.
+    pub(crate) fn take_datagram(
+        &mut self,
+        (from, to): (SocketAddr, IpAddr),
+        bytes: &mut [u8],
+        receiver: &mut dyn PacketReceiver,
+    ) {
+        self.arrived = None;
+        self.sealing.begin_batch();
+        self.counters.datagrams_received += 1;
+        self.counters.xsk_received += 1;
+        self.counters.bytes_received += bytes.len() as u64;
+        if bytes.is_empty() {
+            self.counters.unusable += 1;
+            return;
+        }
+        let called = self.reports_destination.then_some(to);
+        datagram(DatagramOrigin { from, called }, bytes, &mut self.senders(), receiver);
+        if self.sealing.has_hints() {
+            self.send_hints();
+        }
+    }
+
     fn senders(&mut self) -> Senders<'_> {
         Senders {
             peers: &mut self.peers,

@@ -1,6 +1,7 @@
 //! Ethernet, IP and UDP headers of a datagram.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 /// Length of an Ethernet header.
 pub(super) const ETHERNET_LEN: usize = 14;
@@ -87,6 +88,60 @@ pub(super) fn write_packet(
     };
     udp[6..8].copy_from_slice(&checksum.to_ne_bytes());
     len
+}
+
+/// The datagram of a received frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Datagram {
+    pub(super) from: SocketAddr,
+    /// The local address.
+    pub(super) to: IpAddr,
+    /// Place of the payload in the frame.
+    pub(super) payload: Range<usize>,
+}
+
+/// Reads a frame with a UDP datagram behind headers without options. Returns `None` if its lengths or checksums are wrong.
+///
+/// A sender on this machine, behind a virtual device, leaves the checksum to hardware that is not there: it is the sum over the
+/// addresses and the length then.
+#[inline]
+pub(super) fn read_frame(frame: &[u8]) -> Option<Datagram> {
+    let packet = frame.get(ETHERNET_LEN..)?;
+    let len = |at: usize, bytes: &[u8]| {
+        Some(usize::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
+    };
+    let (header, end, from, to): (_, _, IpAddr, IpAddr) = match packet.first()? >> 4 {
+        4 => {
+            let ip: &[u8; 20] = packet.first_chunk()?;
+            if folded(sum(ip)) != u16::MAX {
+                return None;
+            }
+            let [from, to]: [[u8; 4]; 2] = [12, 16].map(|at| *ip[at..].first_chunk().expect("20"));
+            (20, len(2, ip)?, from.into(), to.into())
+        }
+        6 => {
+            let ip: &[u8; 40] = packet.first_chunk()?;
+            let [from, to]: [[u8; 16]; 2] = [8, 24].map(|at| *ip[at..].first_chunk().expect("40"));
+            (40, 40 + len(4, ip)?, from.into(), to.into())
+        }
+        _ => return None,
+    };
+    let addresses = if header == 20 { &packet[12..20] } else { &packet[8..40] };
+    let udp = packet.get(header..end)?;
+    let udp_len = len(4, udp)?;
+    let udp = udp.get(..udp_len).filter(|udp| udp.len() >= UDP_LEN)?;
+    let pseudo = sum(addresses) + sum(&[0, PROTOCOL_UDP]) + sum(&udp[4..6]);
+    let checksum = u16::from_ne_bytes(udp[6..8].try_into().ok()?);
+    let is_right = folded(pseudo + sum(udp)) == u16::MAX
+        || checksum == folded(pseudo)
+        || (checksum == 0 && header == 20);
+    let start = ETHERNET_LEN + header + UDP_LEN;
+    let port = u16::from_be_bytes([udp[0], udp[1]]);
+    is_right.then(|| Datagram {
+        from: SocketAddr::new(from, port),
+        to,
+        payload: start..start + udp.len() - UDP_LEN,
+    })
 }
 
 /// Returns the sum of 16-bit words in this machine's byte order: the ones' complement sum is the same in each (RFC 1071). The
@@ -181,6 +236,57 @@ mod tests {
             bytes[26..28] == [0xFF, 0xFF] && verified(&bytes[..len]).1
         });
         assert!(zero.is_some());
+    }
+
+    /// Returns a frame of a datagram.
+    fn frame(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+        let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let mut frame = ethernet([2; 6], [4; 6], to.is_ipv4()).to_vec();
+        frame.resize(200, 0);
+        let len = write_packet(&mut frame[ETHERNET_LEN..], from, to, 0, payload);
+        frame.truncate(ETHERNET_LEN + len);
+        frame
+    }
+
+    #[test]
+    fn frames_are_read_as_they_are_written_and_wrong_ones_are_not() {
+        for (from, to) in
+            [("192.0.2.7:1", "198.51.100.9:65535"), ("[2001:db8::1]:7", "[fe80::2]:9")]
+        {
+            let whole = frame(from, to, b"hello, world");
+            let read = read_frame(&whole).unwrap();
+            assert_eq!(
+                (read.from.to_string(), &whole[read.payload.clone()]),
+                (from.into(), &b"hello, world"[..])
+            );
+            assert_eq!(read.to, to.parse::<SocketAddr>().unwrap().ip());
+            let padded = [&whole[..], &[0; 9]].concat();
+            assert_eq!(read_frame(&padded), Some(read.clone()), "padding of Ethernet");
+            assert!((0..whole.len()).all(|len| read_frame(&whole[..len]).is_none()));
+            // Each wrong bit of the datagram and of both addresses is found.
+            let header = read.payload.start - UDP_LEN;
+            let addresses = if from.starts_with('[') { 32 } else { 8 };
+            for at in header - addresses..whole.len() {
+                for bit in 0..8 {
+                    let mut wrong = whole.clone();
+                    wrong[at] ^= 1 << bit;
+                    assert_eq!(read_frame(&wrong), None, "{at} {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_that_is_left_to_hardware_is_taken() {
+        let mut whole = frame("10.0.0.1:1", "10.0.0.2:2", b"hello");
+        let udp = ETHERNET_LEN + 20;
+        let pseudo = sum(&whole[26..34]) + sum(&[0, PROTOCOL_UDP]) + sum(&whole[udp + 4..udp + 6]);
+        whole[udp + 6..udp + 8].copy_from_slice(&folded(pseudo).to_ne_bytes());
+        assert!(read_frame(&whole).is_some());
+        whole[udp + 6..udp + 8].copy_from_slice(&[0; 2]);
+        assert!(read_frame(&whole).is_some(), "IPv4 allows none");
+        let short = [&whole[..udp + 4], &[0, 7], &whole[udp + 6..]].concat();
+        assert_eq!(read_frame(&short), None, "a datagram is as long as its header");
     }
 
     #[test]

@@ -10,12 +10,16 @@
 //! | `routes` | the kernel's routes and neighbours |
 //! | `ways` | the known ways to peers |
 //! | `query` | the look-up of a way |
+//! | `program` | the program that passes packets to an XSK |
+//! | `ready` | one descriptor for all XSKs |
 //! | `sender` | datagrams that leave by XSKs |
 
 mod headers;
 #[cfg(test)]
 mod namespace;
+mod program;
 pub(crate) mod query;
+mod ready;
 mod region;
 mod ring;
 mod routes;
@@ -27,7 +31,7 @@ mod umem;
 mod ways;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use apus_wire::compact::{AckRange, Envelope};
@@ -35,6 +39,7 @@ use apus_wire::{
     Header, PacketReceiver, PacketSink, PathError, PathId, Priority, ShortTransmit, Transmit,
 };
 
+use self::headers::Datagram;
 use self::sender::FrameSender;
 use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
 use crate::path::Path;
@@ -45,18 +50,57 @@ use crate::udp::{LinkError, UdpConfig, UdpLink};
 /// Time after which frames that a device did not take are passed to it again.
 const AGAIN: Duration = Duration::from_micros(20);
 
-/// A UDP link whose short datagrams leave by XSKs, past the kernel's network stack.
+/// A UDP link whose short datagrams leave by XSKs, past the kernel's network stack, and arrive by them on request.
 ///
-/// The peer does not see a difference. The UDP socket stays bound: it receives all packets, and sends long ones and those to peers
-/// that no XSK reaches. An XSK needs Linux 5.10 and `CAP_NET_RAW`; without them the link is a UDP link
-/// ([`refusal`](Self::refusal)). `docs/links.md` describes the datagrams that go by UDP, and the parts of the system that do not see
-/// the others.
+/// The peer does not see a difference. The UDP socket stays bound: it receives what no XSK does, and sends long packets and those to
+/// peers that no XSK reaches. An XSK needs Linux 5.10 and `CAP_NET_RAW`; without them the link is a UDP link
+/// ([`refusal`](Self::refusal)). `docs/links.md` describes the datagrams that go by UDP, and the parts of the system that do not see the
+/// others.
 pub struct XdpLink {
     udp: UdpLink,
     /// `None`: the process may not open XSKs.
     sender: Option<FrameSender>,
     capabilities: Capabilities,
     refusal: Option<io::Error>,
+    udp_turns: UdpTurns,
+    /// Number of received frames with a wrong length or checksum.
+    corrupted: u64,
+}
+
+/// Turns in which the UDP socket is read. Reading it is a system call, and looking for frames is none.
+#[derive(Clone, Copy, Debug)]
+struct UdpTurns {
+    /// Number of turns.
+    turns: u32,
+    /// Number of turns since a frame arrived.
+    since_frame: u32,
+    /// Whether the last read found datagrams.
+    has_input: bool,
+}
+
+/// Number of turns per read of the UDP socket while frames arrive.
+const LOOK_EVERY: u32 = 16;
+
+/// Number of turns without frames after which the UDP socket is read in each turn.
+const FRAMES_END: u32 = 4_096;
+
+impl Default for UdpTurns {
+    fn default() -> Self {
+        Self { turns: 0, since_frame: FRAMES_END, has_input: true }
+    }
+}
+
+impl UdpTurns {
+    /// Begins a turn with this number of received frames. Returns whether the UDP socket is to be read.
+    #[inline]
+    fn next(&mut self, frames: usize) -> bool {
+        if self.since_frame >= FRAMES_END && frames == 0 {
+            return true;
+        }
+        self.turns = self.turns.wrapping_add(1);
+        self.since_frame = if frames > 0 { 0 } else { self.since_frame + 1 };
+        self.has_input || self.turns.is_multiple_of(LOOK_EVERY)
+    }
 }
 
 impl XdpLink {
@@ -70,17 +114,32 @@ impl XdpLink {
         Ok(Self::over(UdpLink::bind(addr, config)?))
     }
 
-    /// Puts XSKs beside a UDP link, for instance one of several shards.
+    /// Opens a link as [`bind`](Self::bind) does, whose XSKs also receive short datagrams. That needs `CAP_BPF` and `CAP_NET_ADMIN`, and
+    /// for each device a program, of which a device has at most one; without these, the UDP socket receives. Firewalls do not see the
+    /// datagrams. The program makes long packets of other receivers at the device slower.
+    ///
+    /// # Errors
+    ///
+    /// As [`UdpLink::bind`].
+    pub fn bind_receiving(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
+        Ok(Self::beside(UdpLink::bind(addr, config)?, true))
+    }
+
+    /// Puts XSKs for sending beside a UDP link, for instance one of several shards.
     #[must_use]
     pub fn over(udp: UdpLink) -> Self {
-        let opened = socket::open().and_then(|_| FrameSender::new(udp.local_addr()));
+        Self::beside(udp, false)
+    }
+
+    fn beside(udp: UdpLink, receives: bool) -> Self {
+        let opened = socket::open().and_then(|_| FrameSender::new(udp.local_addr(), receives));
         let (sender, refusal) = match opened {
             Ok(sender) => (Some(sender), None),
             Err(error) => (None, Some(error)),
         };
         let kind = if sender.is_some() { "xdp" } else { "udp" };
         let capabilities = Capabilities { kind, ..udp.capabilities().clone() };
-        Self { udp, sender, capabilities, refusal }
+        Self { udp, sender, capabilities, refusal, udp_turns: UdpTurns::default(), corrupted: 0 }
     }
 
     /// Returns the reason why packets leave by UDP only: `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel has no XSKs, or
@@ -122,9 +181,17 @@ impl XdpLink {
         LinkCounters {
             send_calls: counters.send_calls + sender.map_or(0, FrameSender::calls),
             xsk_closed: sender.map_or(0, |sender| sender.devices_lost),
+            xsk_corrupted: self.corrupted,
             ..counters
         }
     }
+}
+
+/// Returns whether no host of a network has an address.
+fn is_impossible(ip: IpAddr) -> bool {
+    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    let is_mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+    ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || is_broadcast || is_mapped
 }
 
 impl PacketSink for XdpLink {
@@ -167,7 +234,24 @@ impl Link for XdpLink {
     #[inline]
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         self.send_queued();
-        self.udp.recv(receiver)
+        let Self { udp, sender, udp_turns, corrupted, .. } = self;
+        let Some(sender) = sender else { return udp.recv(receiver) };
+        let frames = sender.receive(|own, frame| match headers::read_frame(frame) {
+            // The kernel drops packets from the network that claim to come from this machine, which is trusted.
+            Some(Datagram { from, .. }) if is_impossible(from.ip()) || own.is_own(from.ip()) => {
+                *corrupted += 1;
+            }
+            Some(Datagram { from, to, payload }) => {
+                udp.take_datagram((from, to), &mut frame[payload], receiver);
+            }
+            None => *corrupted += 1,
+        });
+        if !udp_turns.next(frames) {
+            return frames;
+        }
+        let datagrams = udp.recv(receiver);
+        udp_turns.has_input = datagrams > 0;
+        frames + datagrams
     }
 
     #[inline]
@@ -177,6 +261,20 @@ impl Link for XdpLink {
 
     fn due_in(&self) -> Option<Duration> {
         self.sender.as_ref().and_then(|sender| sender.is_pending.then_some(AGAIN))
+    }
+
+    fn look_everywhere(&mut self) {
+        self.udp_turns.has_input = true;
+        self.udp.look_everywhere();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        let mut all = self.udp.descriptors();
+        let free = all.iter_mut().find(|descriptor| **descriptor < 0);
+        if let (Some(free), Some(sender)) = (free, &self.sender) {
+            *free = sender.descriptor();
+        }
+        all
     }
 
     fn capabilities(&self) -> &Capabilities {

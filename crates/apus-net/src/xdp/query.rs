@@ -18,6 +18,8 @@ pub(crate) struct WayQuery {
     pub(super) source: Option<IpAddr>,
     /// Devices for which the link has an XSK.
     pub(super) open: Vec<u32>,
+    /// The link's address, if XSKs are to receive.
+    pub(super) own: Option<SocketAddr>,
     /// XSKs of devices that are gone or down. To close one takes milliseconds, because the kernel waits for its other users.
     pub(super) retired: Vec<Xsk>,
 }
@@ -38,7 +40,7 @@ impl WayQuery {
         if self.open.len() >= DEVICES_MAX {
             return other(None);
         }
-        match Xsk::open(device) {
+        match Xsk::open(device, self.own) {
             Ok(xsk) => FoundWay { answer, opened: Some((device, xsk)), failure: None },
             Err(error) => other(Some(error)),
         }

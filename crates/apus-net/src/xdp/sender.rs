@@ -2,16 +2,19 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use apus_wire::Priority;
 
 use super::headers::{ETHERNET_LEN, packet_len, write_packet};
 use super::query::{FoundWay, WayQuery};
+use super::ready::Ready;
 use super::routes::Changes;
 use super::socket::Xsk;
 use super::umem::FRAME_LEN;
 use super::ways::{Ways, is_from};
+use crate::plain_peers::PlainPeerCheck;
 use crate::udp::Bypass;
 
 /// Time between two looks at the kernel's news. A look is a system call.
@@ -23,9 +26,15 @@ const NEWS_MAX: usize = 64;
 /// Upper bound on XSKs that wait to be closed.
 const RETIRED_MAX: usize = 4;
 
-/// The sending half of a link.
+/// The XSKs of a link.
 pub(super) struct FrameSender {
     local: SocketAddr,
+    /// Whether XSKs are to receive.
+    receives: bool,
+    /// The addresses of this machine.
+    own: PlainPeerCheck,
+    /// The descriptors of XSKs that receive.
+    ready: Ready,
     ways: Ways,
     changes: Changes,
     /// Time of the last look at the news.
@@ -54,10 +63,14 @@ struct Device {
 
 impl FrameSender {
     /// `local`: the address of the link.
-    pub(super) fn new(local: SocketAddr) -> io::Result<Self> {
+    /// `receives`: datagrams to this address arrive at this link only, so XSKs may receive them.
+    pub(super) fn new(local: SocketAddr, receives: bool) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             local,
+            receives,
+            own: PlainPeerCheck::default(),
+            ready: Ready::new()?,
             ways: Ways::new(),
             changes: Changes::open()?,
             looked: now,
@@ -140,7 +153,8 @@ impl FrameSender {
     fn query_of(&self, to: SocketAddr) -> WayQuery {
         let source = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
         let open = self.devices.iter().map(|device| device.number).collect();
-        WayQuery { to, source, open, retired: Vec::new() }
+        let own = self.receives.then_some(self.local);
+        WayQuery { to, source, open, own, retired: Vec::new() }
     }
 
     /// Takes the answer to a question.
@@ -150,11 +164,32 @@ impl FrameSender {
             Some((number, xsk)) if self.devices.iter().any(|device| device.number == number) => {
                 self.retired.push(xsk);
             }
-            Some((number, xsk)) => self.devices.push(Device { number, xsk, is_used: false }),
+            Some((number, xsk)) => {
+                if xsk.receives() {
+                    self.ready.add(xsk.descriptor());
+                }
+                self.devices.push(Device { number, xsk, is_used: false });
+            }
             None => {}
         }
         self.failure = found.failure;
         self.ways.looked_up(to, found.answer, Instant::now());
+    }
+
+    /// Returns a descriptor that is ready while received frames wait.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.ready.descriptor()
+    }
+
+    /// Passes received frames to `take`. Returns how many there were. Makes no system call.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        mut take: impl FnMut(&mut PlainPeerCheck, &mut [u8]),
+    ) -> usize {
+        let Self { devices, own, .. } = self;
+        let mut take = |frame: &mut [u8]| take(own, frame);
+        devices.iter_mut().map(|device| device.xsk.receive(&mut take)).sum()
     }
 
     /// Returns the number of system calls for sending.

@@ -1,8 +1,10 @@
 //! An XSK: a socket of the family `AF_XDP`, which passes whole frames to one queue of a device.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use super::program::{self, Attachment};
 use super::region::Region;
 use super::ring::{Consumer, Layout, Producer, RingEntry};
 use super::umem::{FRAME_LEN, Umem};
@@ -11,8 +13,8 @@ use super::umem::{FRAME_LEN, Umem};
 /// them holds the others. The kernel charges the frames, 1 MiB, to the limit of locked memory.
 const FRAMES: u32 = 512;
 
-/// Number of places of the ring for reception, which is not used. The kernel demands it.
-const FILL: u32 = 64;
+/// Upper bound on frames per reception.
+const RECEIVED_MAX: usize = 64;
 
 /// Number of queues that are tried. Each has at most one XSK, of this or another process.
 const QUEUES: u32 = 16;
@@ -20,28 +22,33 @@ const QUEUES: u32 = 16;
 /// Upper bound on wake-ups per flush. Linux sends at most 32 frames per call.
 const WAKE_UPS: u32 = 8;
 
-/// An XSK for sending.
+/// An XSK.
 #[derive(Debug)]
 pub(super) struct Xsk {
+    /// The program that passes packets to the socket, if the socket receives any.
+    attachment: Option<Attachment>,
     socket: OwnedFd,
     umem: Umem,
     transmit: Producer<libc::xdp_desc>,
     completed: Consumer<u64>,
+    receive: Consumer<libc::xdp_desc>,
+    fill: Producer<u64>,
     /// Number of system calls for sending.
     pub(super) calls: u64,
 }
 
 impl Xsk {
-    /// Opens an XSK at the first free queue of a device.
+    /// Opens an XSK at the first free queue of a device. It receives short datagrams to an address that arrive at this queue, if one is
+    /// given and the kernel takes the program for it ([`receives`](Self::receives)).
     ///
     /// # Errors
     ///
     /// `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel has no XSKs, `EBUSY` if no queue is free, `ENODEV` without
     /// such a device, `ENOBUFS` past the limit of locked memory, and other errors of the kernel.
-    pub(super) fn open(device: u32) -> io::Result<Self> {
+    pub(super) fn open(device: u32, own: Option<SocketAddr>) -> io::Result<Self> {
         let mut busy = io::Error::from_raw_os_error(libc::EBUSY);
         for queue in 0..QUEUES {
-            match Self::open_at(device, queue) {
+            match Self::open_at(device, queue, own) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => busy = error,
                 // The device has no such queue.
                 Err(error) if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
@@ -51,14 +58,16 @@ impl Xsk {
         Err(busy)
     }
 
-    fn open_at(device: u32, queue: u32) -> io::Result<Self> {
+    fn open_at(device: u32, queue: u32, own: Option<SocketAddr>) -> io::Result<Self> {
         let socket = open()?;
-        let umem = Umem::new(FRAMES)?;
+        let received = if own.is_some() { FRAMES } else { 0 };
+        let mut umem = Umem::new(FRAMES + received)?;
         register(&socket, &umem)?;
         for (option, size) in [
-            (libc::XDP_UMEM_FILL_RING, FILL),
+            (libc::XDP_UMEM_FILL_RING, FRAMES),
             (libc::XDP_UMEM_COMPLETION_RING, FRAMES),
             (libc::XDP_TX_RING, FRAMES),
+            (libc::XDP_RX_RING, FRAMES),
         ] {
             set(&socket, option, &size)?;
         }
@@ -68,8 +77,18 @@ impl Xsk {
         let place = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
         let (region, layout) = map::<u64>(&socket, offsets.cr, place)?;
         let completed = Consumer::new(region, layout, FRAMES);
+        let (region, layout) = map::<libc::xdp_desc>(&socket, offsets.rx, libc::XDP_PGOFF_RX_RING)?;
+        let receive = Consumer::new(region, layout, FRAMES);
+        let place = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
+        let (region, layout) = map::<u64>(&socket, offsets.fr, place)?;
+        let mut fill = Producer::new(region, layout, FRAMES);
+        for frame in std::iter::from_fn(|| umem.take()).take(received as usize) {
+            fill.push(frame.address());
+        }
+        fill.publish();
         bind(&socket, device, queue)?;
-        Ok(Self { socket, umem, transmit, completed, calls: 0 })
+        let attachment = own.and_then(|own| program::attach(device, queue, own, &socket).ok());
+        Ok(Self { attachment, socket, umem, transmit, completed, receive, fill, calls: 0 })
     }
 
     /// Queues a frame, which `write` makes; it returns the length. Returns `false` if there is no room.
@@ -84,6 +103,38 @@ impl Xsk {
             self.umem.give_back(frame);
         }
         pushed
+    }
+
+    /// Returns whether packets are passed to the socket.
+    pub(super) fn receives(&self) -> bool {
+        self.attachment.is_some()
+    }
+
+    /// Returns the descriptor, which is ready while received frames wait.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Passes received frames to `take`, up to a number. Returns how many there were. Makes no system call.
+    #[inline]
+    pub(super) fn receive(&mut self, mut take: impl FnMut(&mut [u8])) -> usize {
+        let mut count = 0;
+        while count < RECEIVED_MAX
+            && let Some(descriptor) = self.receive.pop()
+        {
+            count += 1;
+            if let Some(bytes) = self.umem.received(descriptor.addr, descriptor.len as usize) {
+                take(bytes);
+            }
+            if let Some(frame) = self.umem.returned(descriptor.addr) {
+                self.fill.push(frame.address());
+            }
+        }
+        if count > 0 {
+            self.receive.release();
+            self.fill.publish();
+        }
+        count
     }
 
     /// Takes back the frames that were sent.
@@ -239,7 +290,7 @@ mod tests {
         if !in_a_namespace() {
             return;
         }
-        let mut xsk = Xsk::open(1).expect("the namespace is ours");
+        let mut xsk = Xsk::open(1, None).expect("the namespace is ours");
         for round in 0..20 {
             for _ in 0..100 {
                 let pushed = xsk.push(|frame| {
@@ -261,17 +312,57 @@ mod tests {
         if !in_a_namespace() {
             return;
         }
-        let mut first = Xsk::open(1).expect("the namespace is ours");
-        assert_eq!(Xsk::open(1).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+        let mut first = Xsk::open(1, None).expect("the namespace is ours");
+        assert_eq!(Xsk::open(1, None).unwrap_err().raw_os_error(), Some(libc::EBUSY));
         assert_eq!((0..FRAMES + 9).filter(|_| first.push(|_| 60)).count(), FRAMES as usize);
         drop(first);
         // The kernel frees the queue a moment after the socket.
         let start = Instant::now();
-        while let Err(error) = Xsk::open(1) {
+        while let Err(error) = Xsk::open(1, None) {
             assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
             assert!(start.elapsed() < Duration::from_secs(20), "the queue is never free again");
             std::thread::yield_now();
         }
-        assert_eq!(Xsk::open(99).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(Xsk::open(99, None).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+
+    /// Opens an XSK that receives. The kernel frees queue and device a moment after the last one.
+    fn receiving(own: &str) -> Xsk {
+        let start = Instant::now();
+        loop {
+            match Xsk::open(1, Some(own.parse().unwrap())) {
+                Ok(xsk) if xsk.receives() => return xsk,
+                _ => assert!(start.elapsed() < Duration::from_secs(20), "{own}: no program"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn datagrams_to_the_address_arrive_and_others_do_not() {
+        if !in_a_namespace() {
+            return;
+        }
+        for own in ["127.0.0.1", "0.0.0.0", "[::1]", "[::]"] {
+            let other = std::net::UdpSocket::bind((own.trim_matches(['[', ']']), 0)).unwrap();
+            let port = if other.local_addr().unwrap().port() == 7 { 8 } else { 7 };
+            let mut xsk = receiving(&format!("{own}:{port}"));
+            let to = own.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
+            let to_other = format!("{to}:{}", other.local_addr().unwrap().port());
+            let sender = if own.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" };
+            let sender = std::net::UdpSocket::bind(sender).unwrap();
+            sender.send_to(b"for the socket", to_other).unwrap();
+            assert_eq!(other.recv(&mut [0; 99]).unwrap(), 14);
+            for number in 0..2 * FRAMES {
+                sender.send_to(&number.to_be_bytes(), format!("{to}:{port}")).unwrap();
+                let mut seen = Vec::new();
+                let start = Instant::now();
+                while seen.is_empty() {
+                    xsk.receive(|frame| seen.push(frame.to_vec()));
+                    assert!(start.elapsed() < Duration::from_secs(20), "{own}: {number}");
+                }
+                assert!(seen[0].ends_with(&number.to_be_bytes()) && seen.len() == 1);
+            }
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! The link on a veth pair between two network namespaces, which end with the test. Needs root; skipped tests say so.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -17,8 +19,8 @@ use crate::sleeper::Sleeper;
 /// Number of queues of each device, each with at most one XSK.
 const QUEUES: usize = 8;
 
-/// Two namespaces with the device `wire` in each, joined.
-struct Pair([Arc<File>; 2]);
+/// Two namespaces with the device `wire` in each, joined, and whether links receive by XSKs.
+struct Pair([Arc<File>; 2], bool);
 
 impl Pair {
     /// Creates the pair. `None`, with a message: that is not allowed.
@@ -41,7 +43,7 @@ impl Pair {
             ip(&format!(
                 "link add wire {queues} type veth peer name wire {queues} netns {thread}"
             ))?;
-            let pair = Self([Arc::new(here()?.1), Arc::new(second)]);
+            let pair = Self([Arc::new(here()?.1), Arc::new(second)], true);
             for side in [1, 0] {
                 enter(&pair.0[side]);
                 ip(&format!("link set wire address {}", Self::ethernet(side)))?;
@@ -88,7 +90,12 @@ impl Pair {
     fn link(&self, version: u8, side: usize) -> Located {
         enter(&self.0[side]);
         let address = (Self::host(version, side), 0).into();
-        let link = XdpLink::bind(address, &UdpConfig::default()).expect("the address is ours");
+        let config = UdpConfig::default();
+        let link = match self.1 {
+            true => XdpLink::bind_receiving(address, &config),
+            false => XdpLink::bind(address, &config),
+        };
+        let link = link.expect("the address is ours");
         Located { link, namespace: Arc::clone(&self.0[side]), sent: Arc::default() }
     }
 }
@@ -118,7 +125,9 @@ impl PacketSink for Located {
 impl Link for Located {
     delegate_link!(self, self.link);
 
+    /// Enters the namespace, whose addresses the link compares with those of senders.
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        enter(&self.namespace);
         self.link.recv(receiver)
     }
 
@@ -128,6 +137,14 @@ impl Link for Located {
 
     fn due_in(&self) -> Option<Duration> {
         self.link.due_in()
+    }
+
+    fn look_everywhere(&mut self) {
+        self.link.look_everywhere();
+    }
+
+    fn descriptors(&self) -> Descriptors {
+        self.link.descriptors()
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -177,8 +194,9 @@ fn conformance_over_ipv6() {
 }
 
 #[test]
-fn conformance_with_long_packets() {
-    let Some(pair) = Pair::new() else { return };
+fn conformance_with_long_packets_and_reception_by_udp() {
+    let Some(mut pair) = Pair::new() else { return };
+    pair.1 = false;
     (0..2).for_each(|side| pair.ip(side, "link set wire mtu 9000"));
     let sent = conform(&pair, 4);
     assert!(sent > 700, "{sent} datagrams left by an XSK");
@@ -307,4 +325,86 @@ fn conformance_on_loopback_where_no_xsk_is_used() {
     a.send(Transmit::control(path, Priority::LOWEST, &[1; 60]));
     a.flush();
     assert_eq!(a.counters().xsk_sent, 0);
+}
+
+#[test]
+#[ignore = "it is a process of nothing_stays_at_a_device_when_its_process_is_killed"]
+fn helper_that_receives() {
+    // SAFETY: takes a string that ends with a zero.
+    let device = unsafe { libc::if_nametoindex(c"wire".as_ptr()) };
+    let xsk = socket::Xsk::open(device, Some("10.78.0.1:7".parse().unwrap())).unwrap();
+    println!("\nreceives: {}", xsk.receives());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn nothing_stays_at_a_device_when_its_process_is_killed() {
+    let Some(pair) = Pair::new() else { return };
+    enter(&pair.0[0]);
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args(["--exact", "xdp::tests::helper_that_receives", "--ignored", "--nocapture"]);
+    let mut helper = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(helper.stdout.take().unwrap()).lines();
+    let line = lines.map_while(Result::ok).find(|line| line.starts_with("receives: "));
+    let is_attached = || {
+        let shown = Command::new("ip").args(["link", "show", "wire"]).output().unwrap();
+        String::from_utf8(shown.stdout).unwrap().contains("xdp")
+    };
+    let attached = is_attached();
+    helper.kill().unwrap();
+    helper.wait().unwrap();
+    if line.as_deref() != Some("receives: true") {
+        return skipped("no program can be attached");
+    }
+    assert!(attached);
+    let start = Instant::now();
+    while is_attached() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the program stays");
+    }
+}
+
+/// Sends a datagram from the first side to the second, as a frame with any sender. `spoil`: with a wrong byte.
+fn inject(xsk: &mut socket::Xsk, (from, to): (&str, SocketAddr), spoil: bool) {
+    let ethernet = headers::ethernet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 0], true);
+    let pushed = xsk.push(|frame| {
+        frame[..14].copy_from_slice(&ethernet);
+        let from = from.parse().unwrap();
+        let len = headers::write_packet(&mut frame[14..], from, to, 0, &[7; 60]);
+        frame[60] ^= u8::from(spoil);
+        14 + len
+    });
+    assert!(pushed);
+    xsk.flush().unwrap();
+}
+
+#[test]
+fn corrupted_frames_and_those_of_impossible_senders_are_counted_and_dropped() {
+    let Some(pair) = Pair::new() else { return };
+    let (mut a, mut b) = (pair.link(4, 0), pair.link(4, 1));
+    until_by_xsk(&mut a, &mut b);
+    until_by_xsk(&mut b, &mut a);
+    if b.link.own_counters().xsk_received == 0 {
+        (0..100).for_each(|number| pass(&mut a, &mut b, number));
+    }
+    if b.link.own_counters().xsk_received == 0 {
+        return skipped("no program can be attached");
+    }
+    let to = b.local_addr();
+    drop(a);
+    enter(&pair.0[0]);
+    // SAFETY: takes a string that ends with a zero.
+    let device = unsafe { libc::if_nametoindex(c"wire".as_ptr()) };
+    let mut xsk = socket::Xsk::open(device, None).unwrap();
+    let frames = [("10.78.0.1:9", true), ("127.0.0.1:9", false), ("10.78.0.2:9", false)];
+    for (number, (from, spoil)) in frames.into_iter().enumerate() {
+        inject(&mut xsk, (from, to), spoil);
+        let start = Instant::now();
+        while b.link.own_counters().xsk_corrupted <= number as u64 {
+            b.recv(&mut |path, packet: &[u8]| panic!("{path:?}: {packet:?}"));
+            assert!(start.elapsed() < Duration::from_secs(20), "{from} is not counted");
+        }
+    }
 }

@@ -63,6 +63,16 @@ impl Umem {
         unsafe { place.as_mut() }
     }
 
+    /// Returns bytes that the kernel has written into a frame of its own. `None`: they are not within one frame.
+    pub(super) fn received(&mut self, address: u64, len: usize) -> Option<&mut [u8]> {
+        let frame = self.returned(address)?;
+        let start = usize::try_from(address - frame.address()).ok()?;
+        let mut place = self.region.at::<[u8; FRAME_LEN]>(frame.0 as usize * FRAME_LEN);
+        // SAFETY: the place is inside the region, which is borrowed mutably with all its frames. The kernel leaves a received frame
+        // alone until it gets the frame back.
+        unsafe { place.as_mut() }.get_mut(start..start.checked_add(len)?)
+    }
+
     /// Returns the number of free frames.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
@@ -90,6 +100,16 @@ mod tests {
         assert_eq!(back.address(), address);
         umem.give_back(back);
         assert_eq!(umem.free(), 1);
+    }
+
+    #[test]
+    fn received_bytes_are_within_one_frame() {
+        let mut umem = Umem::new(4).unwrap();
+        let last = 3 * FRAME_LEN as u64;
+        assert_eq!(umem.received(last + 256, FRAME_LEN - 256).unwrap().len(), FRAME_LEN - 256);
+        assert!(umem.received(last + 256, FRAME_LEN - 255).is_none());
+        assert!(umem.received(last + 256, usize::MAX).is_none());
+        assert!(umem.received(4 * FRAME_LEN as u64, 0).is_none());
     }
 
     #[test]
