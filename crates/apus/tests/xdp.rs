@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use apus::{Config, Links, Node};
+use apus::{Config, LinkCounters, Links, Node};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::gettid;
 use pair::skipped::skipped;
@@ -47,21 +47,22 @@ fn network() -> Option<[File; 2]> {
 }
 
 /// Starts a node in a namespace, which its threads stay in.
-fn start(namespace: &File, at: &str, shards: usize) -> Node {
+fn start(namespace: &File, at: &str, shards: usize, receives: bool) -> Node {
     setns(namespace, CloneFlags::CLONE_NEWNET).expect("who made it may enter it");
     let mut config = Config::new();
     config.listen(at.parse().unwrap()).link(Links::Xdp).insecure(true).shards(shards);
+    config.xdp_receive(receives);
     Node::start(&config).expect("the address is ours")
 }
 
-/// Calls between two nodes, and returns the datagrams that the client sent past the network stack.
-fn calls(shards: usize) -> Option<u64> {
+/// Calls between two nodes, and returns the client's counters; `None` if it can have no XSK.
+fn calls(shards: usize, receives: bool) -> Option<LinkCounters> {
     let Some([first, second]) = network() else {
         skipped("no network namespaces here");
         return None;
     };
-    let server_node = start(&second, "10.76.0.2:0", shards);
-    let client_node = start(&first, "10.76.0.1:0", 1);
+    let server_node = start(&second, "10.76.0.2:0", shards, receives);
+    let client_node = start(&first, "10.76.0.1:0", 1, receives);
     let is_possible = client_node.capabilities().kind == "xdp";
     let pair = around(client_node, server_node);
     serve_echo(&pair.service);
@@ -70,11 +71,11 @@ fn calls(shards: usize) -> Option<u64> {
         let body = pattern(number, if number % 50 == 0 { 300_000 } else { 100 });
         assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
     }
-    let sent = pair.client_node.stats().link.xsk_sent;
+    let counters = pair.client_node.stats().link;
     if !is_possible {
         skipped("no XSKs here");
     }
-    is_possible.then_some(sent)
+    is_possible.then_some(counters)
 }
 
 #[test]
@@ -82,8 +83,9 @@ fn short_messages_leave_past_the_network_stack_and_long_ones_by_udp() {
     if skips("the nodes have links of their own") {
         return;
     }
-    if let Some(sent) = calls(1) {
-        assert!(sent >= 100, "{sent} datagrams");
+    if let Some(link) = calls(1, false) {
+        assert!(link.xsk_sent >= 100, "{link:?}");
+        assert_eq!(link.xsk_received, 0);
     }
 }
 
@@ -92,5 +94,15 @@ fn each_shard_has_its_own_sockets() {
     if skips("the nodes have links of their own") {
         return;
     }
-    calls(2);
+    calls(2, false);
+}
+
+#[test]
+fn short_messages_arrive_past_the_network_stack_on_request() {
+    if skips("the nodes have links of their own") {
+        return;
+    }
+    if let Some(link) = calls(1, true) {
+        assert!(link.xsk_received >= 100, "{link:?}");
+    }
 }

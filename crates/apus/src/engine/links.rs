@@ -33,7 +33,7 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
                 .map_err(StartError::of_link)?;
             links.into_iter().map(|link| captured(Box::new(link), config)).collect()
         }
-        (Links::Xdp, shards) => {
+        (Links::Xdp, shards) if shards > 1 => {
             let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)
                 .map_err(StartError::of_link)?;
             let links = links.into_iter().map(XdpLink::over);
@@ -80,7 +80,8 @@ fn open_udp(config: &Config) -> Result<Box<dyn Link>, StartError> {
 }
 
 fn open_xdp(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    let link = XdpLink::bind(config.listen, &config.udp()).map_err(StartError::of_link)?;
+    let bind = if config.xdp_receive { XdpLink::bind_receiving } else { XdpLink::bind };
+    let link = bind(config.listen, &config.udp()).map_err(StartError::of_link)?;
     Ok(Box::new(link))
 }
 
