@@ -114,8 +114,9 @@ impl XdpLink {
         Ok(Self::over(UdpLink::bind(addr, config)?))
     }
 
-    /// Opens a link as [`bind`](Self::bind) does, whose XSKs also receive short datagrams. That needs `CAP_BPF` and `CAP_NET_ADMIN`, and
-    /// for each device a program, of which a device has at most one; without these, the UDP socket receives. Firewalls do not see the
+    /// Opens a link as [`bind`](Self::bind) does, whose XSKs also receive short datagrams. That needs one local address (not `0.0.0.0` or
+    /// `[::]`), `CAP_BPF`, `CAP_NET_ADMIN`, and for each device a program, of which a device has at most one; without these, the UDP
+    /// socket receives. Firewalls do not see the
     /// datagrams. The program makes long packets of other receivers at the device slower.
     ///
     /// # Errors

@@ -94,7 +94,7 @@ impl Assembly {
     }
 }
 
-/// Returns the program for datagrams to an address; the unspecified one stands for all of its version.
+/// Returns the program for datagrams to an address.
 fn assemble(to: SocketAddr, map: RawFd) -> Vec<Step> {
     let mut program = Assembly::default();
     let header = ETHERNET_LEN + if to.is_ipv4() { 20 } else { 40 };
@@ -115,9 +115,7 @@ fn assemble(to: SocketAddr, map: RawFd) -> Vec<Step> {
             program.step(AND_VALUE, 5, 0, 0, fragment);
             program.step(JUMP_IF_OTHER_VALUE, 5, 0, 0, 0);
             program.expect(LOAD_BYTE, 23, libc::IPPROTO_UDP);
-            if !ip.is_unspecified() {
-                program.expect_bytes(30, &ip.octets());
-            }
+            program.expect_bytes(30, &ip.octets());
         }
         IpAddr::V6(ip) => {
             program.expect_half(12, 0x86DD);
@@ -129,9 +127,7 @@ fn assemble(to: SocketAddr, map: RawFd) -> Vec<Step> {
             let link = i32::from(u16::from_ne_bytes(0xFE80u16.to_be_bytes()));
             program.step(JUMP_IF_OTHER_VALUE, 5, 0, 1, link);
             program.step(JUMP_ALWAYS, 0, 0, 0, 0);
-            if !ip.is_unspecified() {
-                program.expect_bytes(38, &ip.octets());
-            }
+            program.expect_bytes(38, &ip.octets());
         }
     }
     program.expect_half(header + 2, to.port());
@@ -307,15 +303,20 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn a_sender_in_the_scope_of_the_link_is_left_to_the_kernel() {
-        let steps = assemble("[::]:7".parse().unwrap(), 9);
-        assert!(!run(&steps, &frame("[fe80::2]:9", "[fe80::1]:7", 100)));
-        assert!(run(&steps, &frame("[2001:db8::2]:9", "[2001:db8::1]:7", 100)));
+        for (own, peer, passes) in [
+            ("[fe80::1]:7", "[fe80::2]:9", false),
+            ("[2001:db8::1]:7", "[fe80::2]:9", false),
+            ("[2001:db8::1]:7", "[2001:db8::2]:9", true),
+        ] {
+            let steps = assemble(own.parse().unwrap(), 9);
+            assert_eq!(run(&steps, &frame(peer, own, 100)), passes, "{peer}");
+        }
     }
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn fragments_and_options_are_not_passed_on_and_all_addresses_are() {
-        let steps = assemble("0.0.0.0:7".parse().unwrap(), 9);
+    fn fragments_and_options_are_not_passed_on() {
+        let steps = assemble("10.1.0.3:7".parse().unwrap(), 9);
         let whole = frame("10.1.0.2:9", "10.1.0.3:7", 100);
         assert!(run(&steps, &whole));
         for (at, value) in [(20, 0x20), (21, 1), (14, 0x46)] {

@@ -63,7 +63,8 @@ struct Device {
 
 impl FrameSender {
     /// `local`: the address of the link.
-    /// `receives`: datagrams to this address arrive at this link only, so XSKs may receive them.
+    /// `receives`: datagrams to this address arrive at this link only, so XSKs may receive them if it is the address of one host: a
+    /// program at a device does not know which of the datagrams to a port are forwarded to other hosts.
     pub(super) fn new(local: SocketAddr, receives: bool) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
@@ -153,7 +154,7 @@ impl FrameSender {
     fn query_of(&self, to: SocketAddr) -> WayQuery {
         let source = Some(self.local.ip()).filter(|ip| !ip.is_unspecified());
         let open = self.devices.iter().map(|device| device.number).collect();
-        let own = self.receives.then_some(self.local);
+        let own = self.receives.then_some(self.local).filter(|own| !own.ip().is_unspecified());
         WayQuery { to, source, open, own, retired: Vec::new() }
     }
 

@@ -343,18 +343,17 @@ mod tests {
         if !in_a_namespace() {
             return;
         }
-        for own in ["127.0.0.1", "0.0.0.0", "[::1]", "[::]"] {
+        for own in ["127.0.0.1", "[::1]"] {
             let other = std::net::UdpSocket::bind((own.trim_matches(['[', ']']), 0)).unwrap();
             let port = if other.local_addr().unwrap().port() == 7 { 8 } else { 7 };
             let mut xsk = receiving(&format!("{own}:{port}"));
-            let to = own.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
-            let to_other = format!("{to}:{}", other.local_addr().unwrap().port());
+            let to_other = format!("{own}:{}", other.local_addr().unwrap().port());
             let sender = if own.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" };
             let sender = std::net::UdpSocket::bind(sender).unwrap();
             sender.send_to(b"for the socket", to_other).unwrap();
             assert_eq!(other.recv(&mut [0; 99]).unwrap(), 14);
             for number in 0..2 * FRAMES {
-                sender.send_to(&number.to_be_bytes(), format!("{to}:{port}")).unwrap();
+                sender.send_to(&number.to_be_bytes(), format!("{own}:{port}")).unwrap();
                 let mut seen = Vec::new();
                 let start = Instant::now();
                 while seen.is_empty() {

@@ -34,9 +34,9 @@ macro_rules! node_settings {
             /// Whether small packets for one peer share a datagram. Received bundles are accepted either way.
             bundles: bool = true;
 
-            /// Whether the node with `link = xdp` also receives short datagrams past the network stack. That needs `CAP_BPF` and
-            /// `CAP_NET_ADMIN`, and a device without another XDP program; the node receives by UDP otherwise, and always with several
-            /// shards. Firewalls do not see these datagrams, and long TCP streams to the device become slower.
+            /// Whether the node with `link = xdp` also receives short datagrams past the network stack. That needs `listen` with one
+            /// address, `CAP_BPF`, `CAP_NET_ADMIN`, and a device without another XDP program; the node receives by UDP otherwise, and
+            /// always with several shards. Firewalls do not see these datagrams, and long TCP streams to the device become slower.
             xdp_receive: bool = false;
 
             /// Whether services skip unwanted requests: the client has given the call up or is lost, or its deadline has passed. A
