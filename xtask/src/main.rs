@@ -49,7 +49,7 @@ usage: cargo xtask CHECK
   c-call                         instructions that the C interface adds to a call; fails if there are more than 150
   changelog                      fragments of changelog.d, and the section of the next release that they give
   changelog VERSION DATE         writes that section to CHANGELOG.md, and removes the fragments
-  features                       each crate without features, with each feature alone, and with all
+  features                       each crate without features and with all; `features each` with each feature alone as well
   instructions                   instructions and allocations of a call, against docs/measurements/instructions.json
   instructions --record REASON   records them
   licences                       licences and sources of all dependencies, against deny.toml
@@ -93,7 +93,8 @@ fn check(arguments: &[&str]) -> Result<()> {
         ["c-call"] => c_call::check(),
         ["changelog"] => changelog::check(None),
         ["changelog", version, date] => changelog::check(Some((version, date))),
-        ["features"] => features::check(),
+        ["features"] => features::check(false),
+        ["features", "each"] => features::check(true),
         ["instructions"] => instructions::compare(),
         ["instructions", "--record", reason] => instructions::record(reason),
         ["licences"] => licences::check(),
