@@ -53,7 +53,7 @@ pub(crate) trait Testbed {
     /// Sets the lower bound on TCP's retransmission timeout on all hosts; the kernel's without one.
     ///
     /// # Errors
-    /// If it cannot be set, or the testbed does not change its hosts.
+    /// If it cannot be set.
     fn set_rto_min(&mut self, ms: Option<u32>) -> Result<()>;
 
     /// The command that runs `apus lab-host` on a host.

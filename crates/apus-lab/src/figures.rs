@@ -355,7 +355,7 @@ pub(crate) fn note_choice(
 ) {
     let Some(calls) = choice_calls(setting, trial) else { return };
     result.rows.push(
-        row(setting, &rival.to_string(), "lab choice of connections")
+        row(setting, &rival.to_string(), "lab choice of TCP")
             .set("short_p99_us", percentile(calls.short(), 99.0, us))
             .set("p99_us", percentile(&calls.sorted, 99.0, us))
             .set("goodput_mbps", goodput_mbps(setting, trial, 0))

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use apus_load::ResultFile;
+use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
 
 use crate::campaign::{Campaign, Testbed};
@@ -26,7 +27,23 @@ pub fn run(
     dir: Option<PathBuf>,
     progress: &dyn Progress,
 ) -> Result<ResultFile> {
+    check(settings)?;
     Campaign::new(cluster, dir, progress).run(settings)
+}
+
+/// Checks that the settings change nothing on the hosts.
+///
+/// # Errors
+/// [`Misuse`] with the key of the plan, its value and the remedy.
+fn check(settings: &[Setting]) -> Result<()> {
+    match settings.iter().flat_map(|setting| &setting.tcp).find_map(|set_up| set_up.rto_min_ms) {
+        None => Ok(()),
+        Some(ms) => Err(Misuse(format!(
+            "rto_min_ms = {ms}: a cluster's hosts are not changed; set it on each of them (`ip route change … rto_min {ms}ms`), and \
+             leave it out of the plan"
+        ))
+        .into()),
+    }
 }
 
 /// A real host.
@@ -81,12 +98,9 @@ impl Testbed for Cluster {
         Ok(self.hosts.iter().map(|host| host.address).collect())
     }
 
-    fn set_rto_min(&mut self, ms: Option<u32>) -> Result<()> {
-        let Some(ms) = ms else { return Ok(()) };
-        bail!(
-            "rto_min_ms = {ms}: a cluster's hosts are not changed; set it on each (`ip route change … rto_min {ms}ms`), and leave it \
-             out of the plan"
-        )
+    /// Hosts are not changed; [`check`] has refused plans that need it.
+    fn set_rto_min(&mut self, _: Option<u32>) -> Result<()> {
+        Ok(())
     }
 
     fn command(&self, place: usize) -> Command {
@@ -116,6 +130,14 @@ impl Testbed for Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_that_changes_hosts_is_refused_before_any_measurement() {
+        let of = |plan: &str| check(&crate::plan::settings(plan).unwrap());
+        assert!(of("[[tcp]]\ncongestion = 'bbr'").is_ok());
+        let error = of("[[tcp]]\n[[tcp]]\nrto_min_ms = 5").unwrap_err().to_string();
+        assert!(error.starts_with("rto_min_ms = 5: a cluster's hosts are not changed"), "{error}");
+    }
 
     #[test]
     fn a_hosts_file_has_a_host_a_line() {

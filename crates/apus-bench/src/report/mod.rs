@@ -41,7 +41,7 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("lab deciles", "decile: up to"),
         ("lab sizes", "decile: up to"),
         ("lab idle", "message"),
-        ("lab choice", "connections"),
+        ("lab choice", "connections, set-up"),
     ],
     names: &[
         ("apus-run", "`apus run`"),
