@@ -2,6 +2,8 @@
 //!
 //! The import of an item that a module only re-exports counts as an import of the file that defines it. A module that declares or
 //! re-exports its children does not thereby import them; `#[cfg(test)]` code does not count.
+//!
+//! Every file of tests is part of a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,6 +37,31 @@ fn no_two_files_import_each_other() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Cargo looks for no tests in a crate with a suite (`autotests = false`), so a file that neither the suite nor Cargo.toml names would
+/// never run.
+#[test]
+fn every_file_of_tests_is_built() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates have a parent");
+    let mut suites = 0;
+    for entry in fs::read_dir(crates).expect("the directory of all crates") {
+        let root = entry.expect("an entry of that directory").path();
+        let Ok(suite) = fs::read_to_string(root.join("tests/suite.rs")) else { continue };
+        suites += 1;
+        let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
+        for file in fs::read_dir(root.join("tests")).expect("the directory of tests") {
+            let file = file.expect("an entry of that directory").path();
+            if file.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let name = file.file_stem().expect("a name").to_string_lossy();
+            let is_named = suite.contains(&format!("\nmod {name};\n"))
+                || manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"));
+            assert!(is_named, "{}: neither tests/suite.rs nor Cargo.toml names it", file.display());
+        }
+    }
+    assert!(suites > 0);
 }
 
 /// Every file of a crate with the files that it imports.

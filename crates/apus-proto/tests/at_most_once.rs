@@ -1,9 +1,7 @@
 //! No request is executed twice, however late its packets arrive.
 
-mod pair;
-
+use crate::pair::*;
 use apus_wire::{Packet, PacketType, Stamp, Token};
-use pair::*;
 
 /// Returns the first DATA packet of a node.
 fn first_data(net: &Net, node: usize) -> Sent {

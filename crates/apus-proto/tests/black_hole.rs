@@ -1,9 +1,7 @@
 //! A path that drops all long packets silently: calls complete in shorter ones.
 
-mod pair;
-
+use crate::pair::*;
 use bytes::Bytes;
-use pair::*;
 
 /// Fallback length of packets: 1,280 bytes less IP and UDP headers.
 const BASE: usize = 1_252;

@@ -1,10 +1,8 @@
 //! The bytes that a node holds for its peers are bounded, and refused messages are requested again.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{CallError, CallFailed, CallOptions, PathKind, ReplyError, Rights};
 use apus_wire::{Data, DataFlags, Header, RpcId};
-use pair::*;
 
 /// Bytes charged for an RPC beside its messages.
 const RPC: u64 = 512;

@@ -1,10 +1,8 @@
 //! First contacts of two nodes, and their consequences.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
 use apus_wire::{Header, MAX_HEADER, Meet, Open, Packet, PacketType, PathId, RpcId, Stamp, Token};
-use pair::*;
 
 /// Returns the types of the sent packets, in order.
 fn types(net: &Net) -> Vec<PacketType> {

@@ -1,11 +1,9 @@
 //! Everything is counted exactly once.
 
-mod pair;
-
 use std::collections::BTreeSet;
 
+use crate::pair::*;
 use apus_proto::Counters;
-use pair::*;
 
 /// Returns the counters that are not zero.
 fn counted(counters: &Counters) -> Vec<(&'static str, u64)> {

@@ -1,9 +1,7 @@
 //! Unscheduled bytes of many messages to one peer.
 
-mod pair;
-
+use crate::pair::*;
 use apus_wire::PacketType;
-use pair::*;
 
 /// Returns a client that assumes a buffer of 400,000 bytes at its server, so that 100,000 may be in flight.
 fn small_buffer() -> Pair {

@@ -1,10 +1,8 @@
 //! The receiver's half: the choice of senders, and the offsets of grants.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{Config, Time};
 use apus_wire::{Data, DataFlags, Header, Packet, PacketType, Priority, RpcId};
-use pair::*;
 
 /// Returns the GRANTs of a node: destination, offset and level.
 fn grants(net: &Net, node: usize) -> Vec<(usize, u32, Priority)> {

@@ -1,11 +1,9 @@
 //! Services that hold very many requests before they answer.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::CallFailed;
 use apus_proto::RpcKey;
 use apus_wire::PacketType;
-use pair::*;
 
 /// Returns a client with this many calls under way, all of which the server holds.
 fn holding(calls: usize) -> (Pair, Vec<RpcKey>) {

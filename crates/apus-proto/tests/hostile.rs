@@ -1,16 +1,14 @@
 //! Hostile packets, and bounds on their cost.
 
-mod pair;
-
 use std::collections::BTreeMap;
 
+use crate::pair::*;
 use apus_proto::{Config, Endpoint, Event, Time};
 use apus_wire::{
     Ack, Acked, Busy, Credentials, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck,
     Open, PacketSink, PacketType, PathId, Priority, Proof, Resend, RpcId, RpcUnknown, Token,
     Transmit, UnknownReason,
 };
-use pair::*;
 
 fn request(message_length: u32, offset: u32, cutoff_version: u16, payload: &[u8]) -> Vec<u8> {
     let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 16) };

@@ -1,9 +1,7 @@
 //! Many responses for one client at once.
 
-mod pair;
-
+use crate::pair::*;
 use apus_wire::{Data, DataFlags, Packet, PacketType};
-use pair::*;
 
 /// Makes `calls` calls from node 0 to five servers that answer with `response` bytes.
 fn gather(calls: usize, response: usize) -> Net {

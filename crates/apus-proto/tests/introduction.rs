@@ -1,13 +1,11 @@
 //! First contact by a handshake, on sealed paths. The link drops OPEN, TOKEN and CONFIRM, as one without keys does.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{CallFailed, Greeting};
 use apus_wire::{
     Busy, Header, MAX_HEADER, PacketType, PathError, PathId, RpcId, RpcUnknown, Stamp, Token,
     UnknownReason,
 };
-use pair::*;
 
 /// A client and a server that meet by handshakes only.
 fn sealed() -> Pair {

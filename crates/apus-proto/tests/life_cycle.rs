@@ -1,14 +1,12 @@
 //! The life cycle of a call: any size, both roles, and no state left behind.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{
     CallError, CallFailed, CallOptions, Config, Endpoint, OpenError, Remote, ReplyError, RpcKey,
     Time,
 };
 use apus_wire::{Packet, PacketType, PathId, UnknownReason};
 use bytes::Bytes;
-use pair::*;
 
 //= docs/protocol.md#life-1
 #[test]

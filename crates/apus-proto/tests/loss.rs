@@ -1,12 +1,10 @@
 //! Packets are lost, and every call completes all the same.
 
-mod pair;
-
 use std::time::Duration;
 
+use crate::pair::*;
 use apus_proto::CallFailed;
 use apus_wire::{Packet, PacketType, UnknownReason};
-use pair::*;
 
 /// Runs one call in which the packets with these numbers are lost.
 fn call_that_loses(lost: &[usize], request: usize, response: usize) -> usize {

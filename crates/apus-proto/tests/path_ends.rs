@@ -1,14 +1,12 @@
 //! Calls whose path within the host ends: those that the peer cannot have executed continue over UDP.
 
-mod pair;
-
+use crate::pair::{CLIENT, PORT, Pair, SERVER, body, millis, path};
 use apus_proto::slab::Handle;
 use apus_proto::{
     CallFailed, CallOptions, Cookie, MessageKind, MessageSink, Moved, Remote, RpcKey, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
-use pair::{CLIENT, PORT, Pair, SERVER, body, millis, path};
 
 /// The path within the host from the client to the server.
 fn local() -> PathId {

@@ -1,10 +1,8 @@
 //! Lost peers, and the errors of calls to them.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{Awaited, CallFailed, CallOptions, Cookie, Remote};
 use apus_wire::{PacketType, PathError};
-use pair::*;
 
 //= docs/protocol.md#life-4
 #[test]

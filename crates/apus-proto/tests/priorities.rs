@@ -1,11 +1,9 @@
 //! The levels of packets, and their adaptation to the traffic.
 
-mod pair;
-
 use std::collections::BTreeSet;
 
+use crate::pair::*;
 use apus_wire::{Cutoffs, Packet, PacketType};
-use pair::*;
 
 /// Returns level and cutoff version of each DATA packet of the client.
 fn data(pair: &Pair) -> Vec<(u8, u16)> {

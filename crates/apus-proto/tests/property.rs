@@ -1,14 +1,12 @@
 //! For any actions of the applications and any faults of the network: every byte is right, no request is executed twice, every call
 //! ends, no state is left behind, and every run is the same.
 
-mod pair;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::pair::*;
 use apus_proto::{CallError, CallOptions, RpcKey, SocketKey};
 use bytes::Bytes;
-use pair::*;
 use proptest::prelude::*;
 
 /// Next action of an application.

@@ -1,10 +1,8 @@
 //! A call that ends as *no such port* was never executed, whatever was repeated, and never will be.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{CallFailed, RpcKey, SocketKey};
 use apus_wire::PacketType;
-use pair::*;
 
 /// Closes the port of the server's service, runs `meanwhile`, and opens the port again.
 fn while_closed(pair: &mut Pair, meanwhile: impl FnOnce(&mut Pair)) -> SocketKey {

@@ -1,10 +1,8 @@
 //! The times of retransmission requests, from measured delay.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::Config;
 use apus_wire::PacketType;
-use pair::*;
 
 /// Returns the times of a node's RESENDs after `since`.
 fn probes(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::Duration> {

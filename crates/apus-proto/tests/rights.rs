@@ -1,14 +1,12 @@
 //! Rights: who may call a service, and whom a client may call.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{
     CallError, CallFailed, CallOptions, PathKind, Remote, RequestLimits, Rights, RpcKey, SocketKey,
 };
 use apus_wire::{
     Credentials, Open, Packet, PacketType, PathId, RpcUnknown, Stamp, Token, UnknownReason,
 };
-use pair::*;
 
 /// The rule of the services in these tests.
 const RULE: u8 = 5;

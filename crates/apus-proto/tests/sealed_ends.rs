@@ -1,10 +1,8 @@
 //! Ends of sealed paths: a handshake that fails, and a path that is over.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{CallFailed, CallOptions, Greeting, PathKind, Remote, Rights};
 use apus_wire::{PacketType, Token};
-use pair::*;
 
 /// Nodes at sealed paths that have not met.
 fn unacquainted() -> Pair {

@@ -1,10 +1,8 @@
 //! The sender's half: the choice of the next message, and its time.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::{Config, RpcKey};
 use apus_wire::{Header, MAX_HEADER, PacketType, PathId, Priority, Resend};
-use pair::*;
 
 /// Returns a pair in which every byte may be sent at once, so that only the sender decides.
 fn eager(change: impl Fn(&mut Config)) -> Pair {

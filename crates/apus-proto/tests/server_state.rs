@@ -1,9 +1,7 @@
 //! All state that a server keeps for a client ends, whatever the client does.
 
-mod pair;
-
+use crate::pair::*;
 use apus_proto::Time;
-use pair::*;
 
 /// Runs until `stop` is true and makes the client vanish. Returns the pair after the server has dropped its state.
 fn vanish(mut pair: Pair, request: usize, stop: impl FnMut(&Net) -> bool) -> Pair {

@@ -1,12 +1,10 @@
 //! Several endpoints of one host keep within their shared limits.
 
-mod pair;
-
 use std::collections::BTreeSet;
 
+use crate::pair::*;
 use apus_proto::{CallError, CallOptions, Config, HostLoad};
 use apus_wire::{Packet, PacketSink, PacketType, PathId, Transmit};
-use pair::*;
 
 /// `n` nodes have begun long calls to node 0, whose other endpoints hold `others`.
 fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {

@@ -1,14 +1,12 @@
 //! Slow links: 50 Mb/s, 242 µs for a full packet.
 
-mod pair;
-
 use std::collections::BTreeMap;
 
 use std::time::Duration;
 
+use crate::pair::*;
 use apus_proto::{Config, Time};
 use apus_wire::{Packet, PacketType};
-use pair::*;
 
 /// Time of a full packet at 50 Mb/s.
 const PACKET_NANOS: u128 = 242_000;

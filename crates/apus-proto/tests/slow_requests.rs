@@ -1,12 +1,10 @@
 //! Requests that arrive slowly make room for others.
 
-mod pair;
-
 use std::collections::BTreeMap;
 
+use crate::pair::*;
 use apus_proto::{CallFailed, Time};
 use apus_wire::PacketType;
-use pair::*;
 
 const SERVER: usize = 0;
 /// Last of the slow clients, which are nodes 1 to this one.

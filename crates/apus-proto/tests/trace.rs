@@ -1,14 +1,12 @@
 //! Slow calls stop the time traces of both ends.
 #![allow(clippy::disallowed_types, reason = "a sink may be used by another thread than its test")]
 
-mod pair;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::pair::*;
 use apus_proto::{TraceChoice, TraceEvent, TraceSink};
 use apus_wire::{Freeze, Header, RpcId};
-use pair::*;
 
 /// Records of a node, and the number of requests to stop recording.
 #[derive(Default)]

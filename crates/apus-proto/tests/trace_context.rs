@@ -1,10 +1,10 @@
 //! The context of a distributed trace accompanies the first byte of a request only.
 
-mod pair;
-
+use crate::pair::{
+    CLIENT, Fate, Faults, PORT, Pair, Random, SERVER, body, micros, native_path, secs,
+};
 use apus_proto::{CallOptions, Cookie, Remote};
 use apus_wire::{DATA_HEADER_LEN, Data, DataFlags, Extension, PacketType, TraceContext};
-use pair::{CLIENT, Fate, Faults, PORT, Pair, Random, SERVER, body, micros, native_path, secs};
 
 fn context(number: u8) -> TraceContext {
     TraceContext::new([number; 16], [0xCD; 8], number).unwrap()

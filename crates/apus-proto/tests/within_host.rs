@@ -1,11 +1,9 @@
 //! Loss and silence of peers of the same host, where the kernel counts the packets that a receive buffer refuses.
 
-mod pair;
-
 use std::time::Duration;
 
+use crate::pair::*;
 use apus_wire::{Header, MAX_HEADER, NeedAck, PacketType, Resend};
-use pair::*;
 
 /// Two nodes of one host, of which the server knows that its receive buffer has refused no packet so far.
 fn within_host() -> Pair {

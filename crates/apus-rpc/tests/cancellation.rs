@@ -1,7 +1,5 @@
 //! Requests that are given up: their handlers are dropped, and the calls that these have made.
 
-mod pair;
-
 use std::future;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -11,7 +9,7 @@ use apus_rpc::{Bytes, Code, Context, Status};
 use futures_lite::future::{block_on, or};
 use tokio::sync::Semaphore;
 
-use pair::{Served, served};
+use crate::pair::{Served, served};
 
 /// Reports its drop.
 struct Guard(Sender<()>);

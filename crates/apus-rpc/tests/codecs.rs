@@ -2,8 +2,6 @@
 
 #![cfg(all(feature = "macros", feature = "postcard"))]
 
-mod pair;
-
 use std::collections::BTreeMap;
 
 use apus_rpc::codec::{Decode, Encode, Json, Postcard, Prost};
@@ -11,7 +9,7 @@ use apus_rpc::{Bytes, Code, Context, Status};
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use pair::served;
+use crate::pair::served;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 enum Expression {

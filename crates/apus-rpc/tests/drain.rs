@@ -1,7 +1,5 @@
 //! The end of a server, and its limits on requests in service.
 
-mod pair;
-
 use std::future;
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +9,7 @@ use apus_rpc::{Bytes, Channel, Code, Context, Drained, Server, Status};
 use futures_lite::future::block_on;
 use tokio::sync::{Semaphore, oneshot};
 
-use pair::{PORT, address, node, served};
+use crate::pair::{PORT, address, node, served};
 
 /// A server with a method that waits for a permit if its request is not empty.
 struct Waiting {

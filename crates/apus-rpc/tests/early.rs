@@ -1,7 +1,5 @@
 //! Messages of a call with streams that overtake its OPEN.
 
-mod pair;
-
 use std::future::{self, Future};
 use std::task::Poll;
 use std::thread;
@@ -11,7 +9,7 @@ use apus_rpc::envelope::{EnvelopeLimits, RequestHead, ResponseHead};
 use apus_rpc::{Channel, Code, Context, Status, StreamSender, Streaming};
 use futures_lite::future::{block_on, zip};
 
-use pair::{PORT, address, node, served};
+use crate::pair::{PORT, address, node, served};
 
 /// Answers with the sum of the lengths.
 async fn sum(

@@ -1,7 +1,5 @@
 //! Channels with several endpoints.
 
-mod cluster;
-
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +13,8 @@ use futures_lite::Stream;
 use futures_lite::future::block_on;
 use tokio::sync::watch;
 
-use cluster::{PORT, channel, cluster, node, target};
+use crate::cluster;
+use crate::cluster::{PORT, channel, cluster, node, target};
 
 fn count(channel: &Channel) -> usize {
     let response = channel.unary("/a.B/Count", "").wait().expect("a response");

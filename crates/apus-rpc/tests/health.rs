@@ -1,8 +1,5 @@
 //! The health of services: what a server says, and the channels that watch it.
 
-mod cluster;
-mod health_frames;
-
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +15,8 @@ use apus_rpc::{
 use futures_lite::future::block_on;
 use tokio::sync::oneshot;
 
-use cluster::{PORT, node};
-use health_frames::{request, response};
+use crate::cluster::{PORT, node};
+use crate::health_frames::{request, response};
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";

@@ -1,7 +1,5 @@
 //! Second copies of slow calls.
 
-mod cluster;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,7 +8,7 @@ use std::time::Duration;
 use apus_rpc::{Balance, Candidates, Channel, Hedge, Pick};
 use futures_lite::future::block_on;
 
-use cluster::{Member, channel, cluster};
+use crate::cluster::{Member, channel, cluster};
 
 /// Chooses the endpoint that a test says.
 #[derive(Clone, Default)]

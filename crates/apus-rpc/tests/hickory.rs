@@ -2,8 +2,6 @@
 
 #![cfg(feature = "hickory")]
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,7 +13,7 @@ use apus_rpc::{
 };
 use futures_lite::future::block_on;
 
-use cluster::{PORT, cluster, node};
+use crate::cluster::{PORT, cluster, node};
 
 const A: u16 = 1;
 const SRV: u16 = 33;

@@ -1,13 +1,11 @@
 //! A client that breaks the rules: it costs its own calls, and no others.
 
-mod pair;
-
 use apus::{Client, Flush};
 use apus_rpc::envelope::{MethodPath, Opening, RequestHead};
 use apus_rpc::{Bytes, Metadata, Status, StreamSender, Streaming};
 use futures_lite::future::block_on;
 
-use pair::{Served, node, served};
+use crate::pair::{Served, node, served};
 
 /// Numbers that are the same in every run (SplitMix64).
 struct Numbers(u64);

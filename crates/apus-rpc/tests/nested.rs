@@ -1,14 +1,12 @@
 //! Calls that handlers make: deadlines, trace contexts and cancellation reach them.
 
-mod pair;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apus_rpc::{Bytes, Code, Context, Response, Status, TraceContext};
 
-use pair::served;
+use crate::pair::served;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

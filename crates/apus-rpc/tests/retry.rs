@@ -1,7 +1,5 @@
 //! Calls that are repeated by a policy.
 
-mod pair;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +7,7 @@ use std::time::Duration;
 use apus_rpc::{Bytes, Channel, Code, Context, Retry, RetryPolicy, Status};
 use futures_lite::future::block_on;
 
-use pair::{Served, address, node, served};
+use crate::pair::{Served, address, node, served};
 
 const PAUSE: Duration = Duration::from_micros(10);
 

@@ -1,7 +1,5 @@
 //! Bytes of streams that wait at a server: each host has a share of the room for them, whatever its ports.
 
-mod pair;
-
 use std::future;
 use std::sync::Arc;
 use std::thread;
@@ -13,7 +11,7 @@ use apus_rpc::{Code, Context, Metadata, StreamSender, Streaming};
 use futures_lite::future::{block_on, poll_once};
 use tokio::sync::Semaphore;
 
-use pair::{Served, node, served};
+use crate::pair::{Served, node, served};
 
 /// Bytes of a message with its length.
 const LENGTH: usize = 60 << 10;

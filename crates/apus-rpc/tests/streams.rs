@@ -1,7 +1,5 @@
 //! Calls with streams, in all forms.
 
-mod pair;
-
 use std::future;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -12,7 +10,8 @@ use apus_rpc::{Bytes, Code, Context, Metadata, ServerBuilder, Status, StreamSend
 use futures_lite::future::{block_on, poll_once, zip};
 use tokio::sync::Semaphore;
 
-use pair::{Served, node, served};
+use crate::pair;
+use crate::pair::{Served, node, served};
 
 /// Sends as many messages as the request says.
 async fn count(

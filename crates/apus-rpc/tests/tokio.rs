@@ -2,14 +2,12 @@
 
 #![cfg(feature = "tokio")]
 
-mod pair;
-
 use std::future;
 
 use apus_rpc::{Bytes, Channel, Context, Response, Server, Status};
 use tokio::runtime::{Builder, Handle};
 
-use pair::{PORT, address, node, served};
+use crate::pair::{PORT, address, node, served};
 
 async fn add(cx: Context, body: Bytes) -> Result<Bytes, Status> {
     tokio::task::yield_now().await;

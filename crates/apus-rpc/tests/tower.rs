@@ -2,9 +2,6 @@
 
 #![cfg(feature = "tower")]
 
-mod health_frames;
-mod pair;
-
 use std::future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,8 +21,8 @@ use tower::timeout::TimeoutLayer;
 use tower::util::MapRequestLayer;
 use tower::{ServiceExt, service_fn};
 
-use health_frames::{request, response};
-use pair::{PORT, Served, address, node, served};
+use crate::health_frames::{request, response};
+use crate::pair::{PORT, Served, address, node, served};
 
 /// A channel with layers to a server.
 fn layered(served: &Served, layers: impl FnOnce(ChannelBuilder) -> ChannelBuilder) -> Channel {

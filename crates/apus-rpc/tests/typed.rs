@@ -2,8 +2,6 @@
 
 #![cfg(all(feature = "macros", feature = "postcard"))]
 
-mod pair;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -14,7 +12,7 @@ use apus_rpc::{Bytes, Channel, Code, Context, Retry, Status};
 use futures_lite::future::block_on;
 use serde::{Deserialize, Serialize};
 
-use pair::{Served, address, node, served};
+use crate::pair::{Served, address, node, served};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Price {

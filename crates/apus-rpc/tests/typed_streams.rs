@@ -2,8 +2,6 @@
 
 #![cfg(all(feature = "macros", feature = "postcard"))]
 
-mod pair;
-
 use std::future::{self, IntoFuture};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,7 +13,7 @@ use futures_lite::future::{block_on, zip};
 use futures_lite::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use pair::{Served, served};
+use crate::pair::{Served, served};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Price {

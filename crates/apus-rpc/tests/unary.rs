@@ -1,7 +1,5 @@
 //! Calls with one request and one response.
 
-mod pair;
-
 use std::future;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -12,7 +10,8 @@ use apus_rpc::envelope::{EnvelopeLimits, ResponseHead};
 use apus_rpc::{Bytes, Channel, Code, Context, Metadata, Server, Status, StreamSender, Streaming};
 use futures_lite::future::{block_on, zip};
 
-use pair::{PORT, address, node, served};
+use crate::pair;
+use crate::pair::{PORT, address, node, served};
 
 async fn echo(_: Context, body: Bytes) -> Result<Bytes, Status> {
     Ok(body)

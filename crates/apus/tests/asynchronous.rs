@@ -1,14 +1,12 @@
 //! The futures, with tokio as an example of an executor.
 
-mod pair;
-
 use std::future::{Future, IntoFuture as _};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::pair::{Pair, pair, pattern, serve_echo, wait_until};
 use apus::{CallError, Delivery, Flush, RecvError};
-use pair::{Pair, pair, pattern, serve_echo, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_requests_are_futures() {

@@ -1,9 +1,7 @@
 //! A node that was not run for a while reads the packets that wait for it before it asks for any of them.
 
-mod pair;
-
+use crate::pair::{pattern, wait_until};
 use apus::{Address, Config, Delivery, Flush, Links, Node, RecvError};
-use pair::{pattern, wait_until};
 
 /// Messages of several long packets.
 const LENGTH: usize = 300_000;

@@ -1,11 +1,9 @@
 //! Bodies that run code when they are dropped.
 
-mod pair;
-
 use std::time::Duration;
 
+use crate::pair::{Pair, pair, serve_echo};
 use apus::{Address, Bytes, CallError, Client, Delivery};
-use pair::{Pair, pair, serve_echo};
 
 /// A body whose destructor closes a client of the same node.
 struct Owner(Option<Client>);

@@ -1,7 +1,5 @@
 //! Byte streams: every byte arrives once and in order, each half ends by itself, and the end of a peer is detected.
 
-mod pair;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -10,8 +8,8 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::pair::{Pair, pair, pair_with, pattern, skips, wait_until};
 use apus::{Address, Config, Delivery, Node, Stream, StreamListener, StreamOptions};
-use pair::{Pair, pair, pair_with, pattern, skips, wait_until};
 
 const LISTENER: u16 = 4_001;
 

@@ -1,14 +1,12 @@
 //! Byte streams over a network that loses, duplicates and reorders packets.
 
-mod pair;
-
 use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
+use crate::pair::pattern;
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Address, Config, Delivery, Node, Port, Stream, StreamListener};
-use pair::pattern;
 
 const LENGTH: usize = 3 << 20;
 

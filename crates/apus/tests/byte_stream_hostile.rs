@@ -1,12 +1,10 @@
 //! Peers that violate the rules of byte streams (`docs/streams.md`): each loses its own stream and nothing else.
 
-mod pair;
-
 use std::io::{ErrorKind, Read, Write};
 use std::thread;
 
+use crate::pair::{Pair, pair, wait_until};
 use apus::{Address, Bytes, Call, Client, Delivery, Stream, StreamListener, StreamOptions};
-use pair::{Pair, pair, wait_until};
 
 const LISTENER: u16 = 4_001;
 const OPEN: u8 = 1;

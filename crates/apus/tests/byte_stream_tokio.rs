@@ -1,14 +1,12 @@
 //! Byte streams with tokio, and without any runtime.
 
-mod pair;
-
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::pair::{Pair, pair, pattern};
 use apus::{Address, Delivery, Stream, StreamListener, StreamOptions};
-use pair::{Pair, pair, pattern};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LISTENER: u16 = 4_001;

@@ -1,11 +1,10 @@
 //! A call gets its response, whatever the size, the delivery mode, the thread.
 
-mod pair;
-
 use std::thread;
 
+use crate::pair;
+use crate::pair::{acquaint, pair, pattern, serve_echo};
 use apus::Delivery;
-use pair::{acquaint, pair, pattern, serve_echo};
 
 #[test]
 fn messages_of_any_size_come_back_as_they_went() {

@@ -1,12 +1,10 @@
 //! The process that sent a request, as the kernel reports it.
 
-mod pair;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use crate::pair::{pair, pair_with, shares_engine};
 use apus::{Config, Delivery, Links};
-use pair::{pair, pair_with, shares_engine};
 
 #[test]
 fn a_service_knows_which_process_of_its_host_has_called() {

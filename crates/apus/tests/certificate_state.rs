@@ -1,15 +1,13 @@
 //! Gauges of certificates, and warnings of `tracing` about them.
 #![cfg(feature = "secure")]
 
-mod certificates;
-
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use crate::pair::certificates::Authority;
 use apus::{Address, Node};
-use certificates::Authority;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};

@@ -1,15 +1,13 @@
 //! A server that computes for long inside one call: its other calls make progress.
 
-mod pair;
-
 use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::pair::{around, pattern, serve, wait_until};
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Config, Delivery, Node};
-use pair::{around, pattern, serve, wait_until};
 
 /// A node that loses one in seven of its packets. A message of 64 packets loses some of them; most of its packets need grants.
 fn lossy_node(delivery: Delivery, seed: u64) -> Node {

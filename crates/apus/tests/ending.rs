@@ -1,15 +1,14 @@
 //! Closing, shutting down, dropping, and absent peers.
 
-mod pair;
-
 use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{Pair, acquaint, call_with_deadline, pair, pattern, serve_echo, wait_until};
 use apus::{
     Address, CallError, Client, CloseError, Config, Delivery, Node, OpenError, Port, RecvError,
 };
-use pair::{Pair, acquaint, call_with_deadline, pair, pattern, serve_echo, wait_until};
 
 #[test]
 fn close_waits_until_everything_has_ended() {

@@ -1,7 +1,5 @@
 //! Event loops of applications that turn a node in place of its background thread.
 
-mod pair;
-
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
@@ -10,9 +8,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{Pair, acquaint, pair, pattern, serve_echo};
 use apus::{CallError, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node, Port};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pair::{Pair, acquaint, pair, pattern, serve_echo};
 use std::os::fd::AsFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};

@@ -1,14 +1,12 @@
 //! Loss, duplication and reordering on both sides: every call ends, every byte is right, and no request is executed twice.
 
-mod pair;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::pair::{Pair, around, pattern, serve};
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Config, Delivery, Flush, Node, Response};
-use pair::{Pair, around, pattern, serve};
 
 const CALLS: u64 = 3_000;
 const OUTSTANDING: u64 = 64;

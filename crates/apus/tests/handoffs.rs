@@ -1,14 +1,13 @@
 //! Wake-ups per message.
 
-mod pair;
-
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::pair;
+use crate::pair::{pair, pattern, serve_echo, wait_until};
 use apus::{Delivery, Node, Port};
-use pair::{pair, pattern, serve_echo, wait_until};
 
 /// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is about to within one
 /// instruction.

@@ -1,8 +1,6 @@
 //! The key log: its file, its gauge, and the datagrams that its keys open.
 #![cfg(feature = "secure")]
 
-mod certificates;
-
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use crate::pair::certificates::Authority;
 use apus::{Address, Config, Node, StartError};
 use apus_net::packet_file::read_keys;
 use apus_seal::{AwsAead, LoggedKeys};
-use certificates::Authority;
 
 const PORT: u16 = 4000;
 const NAMES: &[&str] = &["spiffe://example.org/kv", "127.0.0.1"];

@@ -1,10 +1,9 @@
 //! Nodes of one host share memory.
 
-mod pair;
-
+use crate::pair;
+use crate::pair::skipped::skipped;
+use crate::pair::{Pair, pair, pair_with, pattern, serve_echo};
 use apus::{Delivery, Links, MemoryCounters, Route};
-use pair::skipped::skipped;
-use pair::{Pair, pair, pair_with, pattern, serve_echo};
 
 #[test]
 fn nodes_of_one_host_share_memory_by_themselves() {

@@ -1,13 +1,12 @@
 //! A handler that calls its own service.
 
-mod pair;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{pair, serve_echo, wait_until};
 use apus::{Address, CallError, Client, Config, Delivery, Node, Request};
 use futures_util::StreamExt;
-use pair::{pair, serve_echo, wait_until};
 
 /// Answers with the result of a call to `at`, or its error; a second nested request is echoed.
 fn nest(client: &Client, at: Address, mut request: Request) {

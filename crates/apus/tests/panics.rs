@@ -1,11 +1,9 @@
 //! A handler that panics.
 
-mod pair;
-
 use std::thread;
 
+use crate::pair::{pair, serve};
 use apus::{CallError, Delivery, Request};
-use pair::{pair, serve};
 
 #[test]
 fn a_panic_ends_a_request_and_not_the_service() {

@@ -1,11 +1,9 @@
 //! The hosts that a node without a certificate calls.
 
-mod pair;
-
 use std::io::ErrorKind;
 
+use crate::pair::{needs_plain, pair, shares_engine};
 use apus::{Address, CallError, Config, Delivery, Node, Stream};
-use pair::{needs_plain, pair, shares_engine};
 
 //= docs/protocol.md#seal-17
 #[test]

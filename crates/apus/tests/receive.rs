@@ -1,11 +1,10 @@
 //! Taking requests: one by one, with a timeout, without waiting, in batches.
 
-mod pair;
-
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{acquaint, pair};
 use apus::{Address, CallError, Delivery, Flush, RecvError, ReplyError};
-use pair::{acquaint, pair};
 
 #[test]
 fn nothing_comes_in_time() {

@@ -1,14 +1,12 @@
 //! Calls that exceed the free room of the budgets.
 
-mod pair;
-
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use crate::pair::{Pair, acquaint, pair_with, serve};
 use apus::{Bytes, Call, CallError, CallOptions, Client, Config, Delivery, Flush, Request};
-use pair::{Pair, acquaint, pair_with, serve};
 use tower::{Service, ServiceExt};
 
 /// Length of a request; two of them fit.

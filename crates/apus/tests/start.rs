@@ -1,12 +1,11 @@
 //! Calls that are started first, and waited for, taken, cancelled or dropped later.
 
-mod pair;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{acquaint, pair, pattern, serve_echo};
 use apus::{Address, CallError, Delivery, Flush, Response, StartError};
-use pair::{acquaint, pair, pattern, serve_echo};
 
 #[test]
 fn many_calls_of_one_thread_end_in_any_order() {

@@ -1,14 +1,12 @@
 //! Requests and responses as streams (feature `stream`).
 
-mod pair;
-
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
+use crate::pair::{echo, pair, pattern};
 use apus::{Delivery, Flush};
 use futures_util::StreamExt;
 use futures_util::stream::FusedStream;
-use pair::{echo, pair, pattern};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_is_a_stream_of_requests_until_it_is_closed() {

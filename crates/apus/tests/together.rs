@@ -1,12 +1,11 @@
 //! Calls that begin together, and requests that are answered together.
 
-mod pair;
-
 use std::sync::mpsc::channel;
 use std::thread;
 
+use crate::pair;
+use crate::pair::{acquaint, pair, pair_with, serve, wait_until};
 use apus::{Address, Bytes, CallError, Config, Delivery, Flush, ReplyError, Request};
-use pair::{acquaint, pair, pair_with, serve, wait_until};
 
 /// Bodies and cookies of calls. Each body says its cookie.
 fn calls(count: u64) -> Vec<(Bytes, u64)> {

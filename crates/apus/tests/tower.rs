@@ -1,13 +1,11 @@
 //! Calls through the layers of tower (feature `tower`).
 
-mod pair;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::pair::{acquaint, echo, pair, pattern, serve, serve_echo};
 use apus::{Address, Bytes, CallError, CallOptions, Delivery};
 use futures_util::future::join_all;
-use pair::{acquaint, echo, pair, pattern, serve, serve_echo};
 use tower::{Service, ServiceBuilder, ServiceExt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,9 @@
 //! A call carries the identity of its distributed trace to the server, on every path.
 
-mod pair;
-
+use crate::pair;
+use crate::pair::engine::{Directory, Engine, attached};
+use crate::pair::{Pair, pair_with};
 use apus::{Address, CallOptions, Config, Flush, Links, Node, Port, TraceContext};
-use pair::engine::{Directory, Engine, attached};
-use pair::{Pair, pair_with};
 
 /// Lengths around the limits of a packet, of a short message in memory, and of a message in parts.
 const LENGTHS: [usize; 7] = [1, 1_380, 1_416, 4_072, 4_073, 100_000, 3_000_000];

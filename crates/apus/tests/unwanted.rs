@@ -1,13 +1,12 @@
 //! Requests are not executed once no caller waits for their responses.
 
-mod pair;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::pair;
+use crate::pair::{Pair, acquaint, pair, pair_with, serve, wait_until};
 use apus::{CallError, CallOptions, Client, Config, Delivery, Flush, Port, RecvError, Request};
-use pair::{Pair, acquaint, pair, pair_with, serve, wait_until};
 
 /// Number of calls of each test that no caller waits for.
 const CALLS: u64 = 20;
