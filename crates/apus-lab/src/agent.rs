@@ -259,7 +259,7 @@ impl Serving {
             Self::Tcp(rival) => {
                 let port = TCP_PORT + assignment.trial;
                 let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, port)).collect();
-                let client = if rival.classes.is_empty() {
+                let mut client = if rival.classes.is_empty() {
                     TcpClient::connect(&servers, rival.connections)?
                 } else {
                     TcpClient::connect_by_length(&servers, &rival.classes)?

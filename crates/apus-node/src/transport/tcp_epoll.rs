@@ -201,6 +201,13 @@ impl EpollClient {
             .try_for_each(|connection| use_congestion_control(&connection.stream, name))
     }
 
+    /// Returns the names of the congestion controls of the connections.
+    #[cfg(test)]
+    pub(super) fn congestion_controls(&self) -> Vec<std::ffi::OsString> {
+        let of = |stream| nix::sys::socket::getsockopt(stream, TcpCongestion).expect("a name");
+        self.connections.iter().map(|connection| of(&connection.stream)).collect()
+    }
+
     /// Writes some of each connection's queue. Returns whether more can be written at once.
     fn write_queued(&mut self, limit: usize) -> Result<bool> {
         let mut more = false;

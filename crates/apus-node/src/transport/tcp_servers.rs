@@ -19,6 +19,8 @@ pub struct TcpClient {
     connections: usize,
     /// The longest request of each connection but the last, if requests have a connection by their lengths.
     classes: Vec<u32>,
+    /// The name of a congestion control other than the kernel's default.
+    congestion: Option<String>,
     client: Result<EpollClient, Broken>,
 }
 
@@ -56,7 +58,7 @@ impl TcpClient {
         let each = |server| std::iter::repeat_n(server, connections);
         let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
         let client = Ok(EpollClient::connect(&ends)?);
-        Ok(Self { ends, connections, classes, client })
+        Ok(Self { ends, connections, classes, congestion: None, client })
     }
 
     /// The connections that a request to a server may use.
@@ -69,15 +71,26 @@ impl TcpClient {
         place..place + 1
     }
 
-    /// Sets the congestion control of all connections: `cubic`, `reno`, `bbr`, …
+    /// Opens all connections again.
+    fn reopen(&self) -> Result<EpollClient> {
+        let client = EpollClient::connect(&self.ends)?;
+        if let Some(name) = &self.congestion {
+            client.use_congestion_control(name)?;
+        }
+        Ok(client)
+    }
+
+    /// Sets the congestion control of all connections, also of those that replace broken ones: `cubic`, `reno`, `bbr`, …
     ///
     /// # Errors
     /// If the kernel has no algorithm of that name.
-    pub fn use_congestion_control(&self, name: &str) -> Result<()> {
+    pub fn use_congestion_control(&mut self, name: &str) -> Result<()> {
         match &self.client {
-            Ok(client) => client.use_congestion_control(name),
+            Ok(client) => client.use_congestion_control(name)?,
             Err(broken) => bail!("{}", broken.why),
         }
+        self.congestion = Some(name.to_owned());
+        Ok(())
     }
 }
 
@@ -101,7 +114,7 @@ impl Client for TcpClient {
             }
             Err(broken) if now < broken.retry => thread::sleep(timeout.min(broken.retry - now)),
             Err(_) => {
-                self.client = EpollClient::connect(&self.ends).map_err(|why| Broken::now(&why));
+                self.client = self.reopen().map_err(|why| Broken::now(&why));
             }
         }
         Ok(())
@@ -111,5 +124,31 @@ impl Client for TcpClient {
     fn recover(&mut self, error: Error) -> Result<()> {
         self.client = Err(Broken::now(&error));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use anyhow::anyhow;
+
+    use super::super::interface::Server;
+    use super::super::tcp_epoll::EpollServer;
+    use super::*;
+
+    #[test]
+    fn connections_that_replace_broken_ones_have_their_congestion_control() {
+        let server = EpollServer::listen(([127, 0, 0, 1], 0).into(), Arc::default()).unwrap();
+        let address = server.address().parse().unwrap();
+        server.spawn().unwrap();
+        let mut client = TcpClient::connect(&[address], 2).unwrap();
+        client.use_congestion_control("reno").unwrap();
+        client.recover(anyhow!("broken")).unwrap();
+        while client.client.is_err() {
+            client.receive(RETRY, &mut Vec::new()).unwrap();
+        }
+        let Ok(connected) = &client.client else { unreachable!("the loop has ended") };
+        assert_eq!(connected.congestion_controls(), ["reno", "reno"]);
     }
 }
