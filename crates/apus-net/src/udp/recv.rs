@@ -186,15 +186,19 @@ impl UdpLink {
         count
     }
 
-    /// Handles a datagram that did not come by the sockets, with its addresses of both ends.
+    /// Begins a batch of datagrams that did not come by the sockets.
+    pub(crate) fn begin_datagrams(&mut self) {
+        self.arrived = None;
+        self.sealing.begin_batch();
+    }
+
+    /// Handles a datagram of such a batch, with its addresses of both ends.
     pub(crate) fn take_datagram(
         &mut self,
         (from, to): (SocketAddr, IpAddr),
         bytes: &mut [u8],
         receiver: &mut dyn PacketReceiver,
     ) {
-        self.arrived = None;
-        self.sealing.begin_batch();
         self.counters.datagrams_received += 1;
         self.counters.xsk_received += 1;
         self.counters.bytes_received += bytes.len() as u64;

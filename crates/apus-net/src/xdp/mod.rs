@@ -31,6 +31,7 @@ mod umem;
 mod ways;
 
 use std::io;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -237,12 +238,16 @@ impl Link for XdpLink {
         self.send_queued();
         let Self { udp, sender, udp_turns, corrupted, .. } = self;
         let Some(sender) = sender else { return udp.recv(receiver) };
+        let mut has_begun = false;
         let frames = sender.receive(|own, frame| match headers::read_frame(frame) {
             // The kernel drops packets from the network that claim to come from this machine, which is trusted.
             Some(Datagram { from, .. }) if is_impossible(from.ip()) || own.is_own(from.ip()) => {
                 *corrupted += 1;
             }
             Some(Datagram { from, to, payload }) => {
+                if !mem::replace(&mut has_begun, true) {
+                    udp.begin_datagrams();
+                }
                 udp.take_datagram((from, to), &mut frame[payload], receiver);
             }
             None => *corrupted += 1,

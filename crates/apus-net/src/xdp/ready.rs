@@ -18,12 +18,12 @@ impl Ready {
     }
 
     /// Adds a descriptor, which leaves the set when it is closed.
-    pub(super) fn add(&self, member: RawFd) {
+    pub(super) fn add(&self, member: RawFd) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: the event lives during the call. It fails only without memory; a poll of the link then finds frames late.
-        unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, member, &raw mut event);
-        }
+        let set = self.0.as_raw_fd();
+        // SAFETY: the event lives during the call.
+        let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, member, &raw mut event) };
+        if added < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Returns a descriptor that is ready while one of the members is.

@@ -10,7 +10,7 @@ use apus_wire::Priority;
 use super::headers::{ETHERNET_LEN, packet_len, write_packet};
 use super::query::{FoundWay, WayQuery};
 use super::ready::Ready;
-use super::routes::Changes;
+use super::routes::{Changes, WayAnswer};
 use super::socket::Xsk;
 use super::umem::FRAME_LEN;
 use super::ways::{Ways, is_from};
@@ -160,21 +160,24 @@ impl FrameSender {
 
     /// Takes the answer to a question.
     pub(super) fn found(&mut self, to: SocketAddr, found: FoundWay) {
-        match found.opened {
-            // Another examination was faster.
-            Some((number, xsk)) if self.devices.iter().any(|device| device.number == number) => {
+        let FoundWay { mut answer, opened, mut failure } = found;
+        if let Some((number, xsk)) = opened {
+            if self.devices.iter().any(|device| device.number == number) {
+                self.retired.push(xsk); // Another examination was faster.
+            } else if let Err(error) = self.watch(&xsk) {
                 self.retired.push(xsk);
-            }
-            Some((number, xsk)) => {
-                if xsk.receives() {
-                    self.ready.add(xsk.descriptor());
-                }
+                (answer, failure) = (WayAnswer::Other, Some(error));
+            } else {
                 self.devices.push(Device { number, xsk, is_used: false });
             }
-            None => {}
         }
-        self.failure = found.failure;
-        self.ways.looked_up(to, found.answer, Instant::now());
+        self.failure = failure;
+        self.ways.looked_up(to, answer, Instant::now());
+    }
+
+    /// Adds an XSK that receives to the descriptors whose frames wake the node.
+    fn watch(&self, xsk: &Xsk) -> io::Result<()> {
+        if xsk.receives() { self.ready.add(xsk.descriptor()) } else { Ok(()) }
     }
 
     /// Returns a descriptor that is ready while received frames wait.
