@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::OnceLock;
 use std::thread;
 
 use apus::net::cpu;
@@ -60,7 +61,9 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
 
 /// Pins the calling thread to the first or the second core that the process may use. Does nothing if there is only one.
 pub(crate) fn pin(number: usize) -> io::Result<()> {
-    let allowed = cpu::allowed();
+    // Threads inherit the cores of the thread that starts them, so the first call decides.
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    let allowed = ALLOWED.get_or_init(cpu::allowed);
     if allowed.len() > 1 { cpu::pin_current_thread(allowed[number]) } else { Ok(()) }
 }
 
