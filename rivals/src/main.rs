@@ -24,6 +24,7 @@ mod rivals;
 mod socket;
 mod tls;
 mod with_apus;
+mod with_apus_rpc;
 mod with_iceoryx2;
 mod with_quinn;
 mod with_s2n_quic;

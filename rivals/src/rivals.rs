@@ -7,11 +7,11 @@ use crate::calls::Wait::{Poll, Sleep};
 use crate::identity::ours;
 use crate::socket::Kind::{Tcp, Unix};
 use crate::{
-    with_apus, with_iceoryx2, with_quinn, with_s2n_quic, with_tarpc, with_tonic, with_zeromq,
+    with_apus, with_apus_rpc, with_iceoryx2, with_quinn, with_s2n_quic, with_tarpc, with_tonic, with_zeromq,
 };
 
 /// The rivals without certificates, in the order of tables.
-static PLAIN: [Rival; 14] = [
+static PLAIN: [Rival; 20] = [
     Rival {
         name: "tonic",
         about: "gRPC over TCP",
@@ -124,10 +124,58 @@ static PLAIN: [Rival; 14] = [
         connect: |server| with_apus::connect("udp", server),
         bind: || with_apus::bind("udp"),
     },
+    Rival {
+        name: "apus-rpc-shm",
+        about: "A typed service of apus-rpc, through shared memory",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus_rpc::connect("auto", server),
+        bind: || with_apus_rpc::bind("auto"),
+    },
+    Rival {
+        name: "apus-rpc-udp",
+        about: "A typed service of apus-rpc, over UDP",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus_rpc::connect("udp", server),
+        bind: || with_apus_rpc::bind("udp"),
+    },
+    Rival {
+        name: "apus-tonic-shm",
+        about: "gRPC: tonic over Apus, through shared memory",
+        version: env!("TONIC_VERSION"),
+        spins: false,
+        connect: |server| with_tonic::connect_over_apus("auto", server),
+        bind: || with_tonic::bind_over_apus("auto"),
+    },
+    Rival {
+        name: "apus-tonic-udp",
+        about: "gRPC: tonic over Apus, over UDP",
+        version: env!("TONIC_VERSION"),
+        spins: false,
+        connect: |server| with_tonic::connect_over_apus("udp", server),
+        bind: || with_tonic::bind_over_apus("udp"),
+    },
+    Rival {
+        name: "apus-tarpc-shm",
+        about: "tarpc over Apus, through shared memory",
+        version: env!("TARPC_VERSION"),
+        spins: false,
+        connect: |server| with_tarpc::connect_over_apus("auto", server),
+        bind: || with_tarpc::bind_over_apus("auto"),
+    },
+    Rival {
+        name: "apus-tarpc-udp",
+        about: "tarpc over Apus, over UDP",
+        version: env!("TARPC_VERSION"),
+        spins: false,
+        connect: |server| with_tarpc::connect_over_apus("udp", server),
+        bind: || with_tarpc::bind_over_apus("udp"),
+    },
 ];
 
 /// The rivals with mutual TLS, in the order of tables: every side shows [`ours`] and verifies the other side's.
-pub(crate) static SECURE: [Rival; 10] = [
+pub(crate) static SECURE: [Rival; 16] = [
     Rival {
         name: "tonic",
         about: "gRPC over TCP, with mutual TLS",
@@ -207,6 +255,54 @@ pub(crate) static SECURE: [Rival; 10] = [
         spins: false,
         connect: |server| with_apus::connect("udp", server),
         bind: || with_apus::bind("udp"),
+    },
+    Rival {
+        name: "apus-rpc-shm",
+        about: "A typed service of apus-rpc, with certificates, through shared memory",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus_rpc::connect("auto", server),
+        bind: || with_apus_rpc::bind("auto"),
+    },
+    Rival {
+        name: "apus-rpc-udp",
+        about: "A typed service of apus-rpc, with certificates, over UDP",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus_rpc::connect("udp", server),
+        bind: || with_apus_rpc::bind("udp"),
+    },
+    Rival {
+        name: "apus-tonic-shm",
+        about: "gRPC: tonic over Apus, with certificates, through shared memory",
+        version: env!("TONIC_VERSION"),
+        spins: false,
+        connect: |server| with_tonic::connect_over_apus("auto", server),
+        bind: || with_tonic::bind_over_apus("auto"),
+    },
+    Rival {
+        name: "apus-tonic-udp",
+        about: "gRPC: tonic over Apus, with certificates, over UDP",
+        version: env!("TONIC_VERSION"),
+        spins: false,
+        connect: |server| with_tonic::connect_over_apus("udp", server),
+        bind: || with_tonic::bind_over_apus("udp"),
+    },
+    Rival {
+        name: "apus-tarpc-shm",
+        about: "tarpc over Apus, with certificates, through shared memory",
+        version: env!("TARPC_VERSION"),
+        spins: false,
+        connect: |server| with_tarpc::connect_over_apus("auto", server),
+        bind: || with_tarpc::bind_over_apus("auto"),
+    },
+    Rival {
+        name: "apus-tarpc-udp",
+        about: "tarpc over Apus, with certificates, over UDP",
+        version: env!("TARPC_VERSION"),
+        spins: false,
+        connect: |server| with_tarpc::connect_over_apus("udp", server),
+        bind: || with_tarpc::bind_over_apus("udp"),
     },
 ];
 

@@ -10,8 +10,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::calls::{AsyncClient, AsyncServer};
 
-/// The port of the service.
-const PORT: u16 = 1;
+/// The port of services over Apus.
+pub(crate) const PORT: u16 = 1;
 
 /// Connects a client.
 ///
@@ -48,8 +48,11 @@ pub(crate) fn bind(link: &str) -> Result<Box<dyn Server>> {
     })
 }
 
-/// Starts a node and the runtime whose thread turns it.
-fn start(link: &str) -> Result<(Node, Runtime)> {
+/// Starts a node and the runtime whose thread turns it. `link` is a value of the setting `link`.
+///
+/// # Errors
+/// If the kernel refuses, or the environment names a certificate that cannot be read.
+pub(crate) fn start(link: &str) -> Result<(Node, Runtime)> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?);
     config.apply_environment()?.link(link.parse()?); // It may name a certificate.

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use apus::Address;
 use apus_node::message::MESSAGE_MAX;
 use apus_node::transport::interface::{Client, Server};
 use apus_node::transport::over_apus::reply_to;
+use apus_rpc::envelope::EnvelopeLimits;
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixListener};
@@ -23,6 +25,7 @@ use crate::echo::echo_client::EchoClient;
 use crate::echo::echo_server::{Echo, EchoServer};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::socket::{self, Kind, Listener};
+use crate::with_apus::{self, PORT};
 
 /// The message that both directions carry.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -35,6 +38,9 @@ pub struct Message {
 
 /// Upper bound on an encoded message: a body, and some bytes of protobuf.
 const ENCODED_MAX: usize = MESSAGE_MAX as usize + 64;
+
+/// The same for messages over Apus.
+const LIMITS: EnvelopeLimits = EnvelopeLimits::new().frame_max(ENCODED_MAX);
 
 /// Flow control of one call, in bytes: several of the longest messages of the mix.
 const CALL_WINDOW: u32 = 8 << 20;
@@ -87,6 +93,26 @@ pub(crate) fn connect(
     Ok(Box::new(client))
 }
 
+/// Connects the same client over Apus.
+///
+/// # Errors
+/// If the server is not running.
+pub(crate) fn connect_over_apus(link: &str, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let (node, runtime) = with_apus::start(link)?;
+    let client = AsyncClient::within(runtime, async move {
+        let target = Address::new(server, PORT).to_string();
+        let channel = apus_rpc::Channel::builder(&target).node(&node).limits(LIMITS);
+        let client = EchoClient::new(apus_tonic::Channel::from(channel.connect().await?))
+            .max_decoding_message_size(ENCODED_MAX)
+            .max_encoding_message_size(ENCODED_MAX);
+        Ok(move |body| {
+            let mut client = client.clone();
+            async move { Ok(client.call(Message { body }).await?.into_inner().body) }
+        })
+    })?;
+    Ok(Box::new(client))
+}
+
 /// Opens a server, with TLS if it has an identity.
 ///
 /// # Errors
@@ -120,6 +146,25 @@ pub(crate) fn bind(kind: Kind, wait: Wait, identity: Option<&Identity>) -> Resul
                     server.serve_with_incoming(tcp.with_nodelay(Some(true))).await?;
                 }
             }
+            Ok(())
+        }))
+    })
+}
+
+/// Opens a server of the same service over Apus.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn bind_over_apus(link: &str) -> Result<Box<dyn Server>> {
+    let (node, runtime) = with_apus::start(link)?;
+    AsyncServer::within(runtime, async move {
+        let service = EchoServer::new(Service)
+            .max_decoding_message_size(ENCODED_MAX)
+            .max_encoding_message_size(ENCODED_MAX);
+        let server = apus_tonic::Server::builder().node(&node).limits(LIMITS);
+        let serving = server.add_service(service).serve(PORT);
+        Ok((node.local_addr(), async move {
+            let _ended = serving.await?;
             Ok(())
         }))
     })
