@@ -115,7 +115,7 @@ impl EventLoop {
     /// thread watched the descriptor. A loop does so that runs the woken tasks in the calling thread, and sleeps only if none is left to
     /// run.
     pub fn poll(&self, at_most: Duration) -> bool {
-        self.inner.poll(at_most).woke
+        self.inner.poll(at_most, false).woke
     }
 
     /// Returns whether the node has been closed. Its descriptor is not readable then, after one last time.
@@ -126,8 +126,9 @@ impl EventLoop {
 }
 
 impl Inner {
-    fn poll(&self, at_most: Duration) -> Look {
-        self.looked(self.shared.poll_in_event_loop(&self.me, at_most))
+    /// With `goes_on` the event loop stays awake after `at_most` if polling is to go on, and calls again before its thread sleeps.
+    fn poll(&self, at_most: Duration, goes_on: bool) -> Look {
+        self.looked(self.shared.poll_in_event_loop(&self.me, at_most, goes_on))
     }
 
     #[cfg(feature = "tokio")]

@@ -74,7 +74,8 @@ impl Shared {
     }
 
     /// Turns the engine until a task is to be woken, at most for a time learnt from earlier waits and for `at_most`. The event loop
-    /// sleeps afterwards, unless a task was woken: then it looks again before its thread sleeps.
+    /// sleeps afterwards, unless a task was woken, or the time learnt is longer than `at_most` and `goes_on` is true: then it looks
+    /// again before its thread sleeps.
     ///
     /// # Errors
     ///
@@ -83,6 +84,7 @@ impl Shared {
         &self,
         me: &Arc<Parker>,
         at_most: Duration,
+        goes_on: bool,
     ) -> Result<Look, Unusable> {
         let slept = me.end_event_loop_sleep();
         let mut engine = self.enter()?;
@@ -100,25 +102,34 @@ impl Shared {
             let received = engine.turn(began);
             return Ok(sleep(engine, me, began, received));
         }
-        let mut budget = match self.delivery.poll_time() {
-            Some(time) => PollBudget::fixed(time.min(at_most)),
-            None => engine.mail.task_waits.spin.begin().at_most(at_most),
+        let waits = &mut engine.mail.task_waits;
+        let (wait_began, mut budget) = match (waits.polling.take(), self.delivery.poll_time()) {
+            (Some(polling), _) => polling,
+            (None, Some(time)) => (began, PollBudget::fixed(time)),
+            (None, None) => (began, waits.spin.begin()),
         };
-        let (mut engine, polled) = self.poll(engine, &mut AwaitTask, began, &mut budget, None)?;
+        let mut part = budget.at_most(at_most);
+        let (mut engine, polled) = self.poll(engine, &mut AwaitTask, began, &mut part, None)?;
         let now = engine.turns.last;
-        let after = now.saturating_since(began);
-        engine.counters.polling_ns += nanos(after);
-        let Polled::Ready(()) = polled else {
-            engine.counters.spins_lost += 1;
-            engine.mail.task_waits.sleeps = Some((began, now));
-            return Ok(sleep(engine, me, now, 0));
-        };
-        engine.counters.spins_won += 1;
-        engine.mail.task_waits.spin.ended(after, None);
-        if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
-            engine.mail.wakes.push(Waiter::Thread(background));
+        let polling = now.saturating_since(began);
+        engine.counters.polling_ns += nanos(polling);
+        if let Polled::Ready(()) = polled {
+            engine.counters.spins_won += 1;
+            engine.mail.task_waits.spin.ended(now.saturating_since(wait_began), None);
+            return Ok(run_tasks(
+                &mut engine,
+                me,
+                Look { received: 1, woke: true, now, ..Look::ASLEEP },
+            ));
         }
-        Ok(Look { received: 1, woke: true, awake: true, now, ..Look::ASLEEP })
+        budget.spend_part(at_most, polling);
+        if goes_on && !budget.is_none() {
+            engine.mail.task_waits.polling = Some((wait_began, budget));
+            return Ok(run_tasks(&mut engine, me, Look { now, ..Look::ASLEEP }));
+        }
+        engine.counters.spins_lost += 1;
+        engine.mail.task_waits.sleeps = Some((wait_began, now));
+        Ok(sleep(engine, me, now, 0))
     }
 
     /// Makes `me` the event loop of the engine: one that has looked, and sleeps until `descriptor` is readable.
@@ -161,13 +172,10 @@ impl Shared {
         if !leads {
             return Ok(sleep(engine, me, now, received));
         }
-        if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
-            engine.mail.wakes.push(Waiter::Thread(background));
-        }
         engine.settle();
         end_wait(&mut engine, now);
         let woke = wakes_task_of_this_thread(&engine);
-        Ok(Look { received, woke, awake: true, now, ..Look::ASLEEP })
+        Ok(run_tasks(&mut engine, me, Look { received, woke, now, ..Look::ASLEEP }))
     }
 
     /// Ends the event loop of the engine.
@@ -180,10 +188,22 @@ impl Shared {
     }
 }
 
+/// The event loop has looked and stays awake while tasks run.
+fn run_tasks(engine: &mut Engine, me: &Parker, look: Look) -> Look {
+    if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
+        engine.mail.wakes.push(Waiter::Thread(background));
+    }
+    Look { awake: true, ..look }
+}
+
 /// The event loop has looked and sleeps.
 fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) -> Look {
     engine.settle();
     end_wait(&mut engine, now);
+    let waits = &mut engine.mail.task_waits;
+    if let Some((began, _)) = waits.polling.take() {
+        waits.sleeps = Some((began, now));
+    }
     let woke = wakes_task_of_this_thread(&engine);
     let due = engine.due(now);
     me.prepare();
@@ -197,12 +217,16 @@ fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) ->
     Look { received, woke, now, due, ..Look::ASLEEP }
 }
 
-/// Records the end of a wait in which the event loop slept, if tasks are to be woken.
+/// Records the end of a wait, if tasks are to be woken.
 fn end_wait(engine: &mut Engine, now: Time) {
     let waits = &mut engine.mail.task_waits;
-    if !engine.mail.wakes.is_empty()
-        && let Some((began, asleep)) = waits.sleeps.take()
-    {
+    if engine.mail.wakes.is_empty() {
+        return;
+    }
+    if let Some((began, _)) = waits.polling.take() {
+        waits.spin.ended(now.saturating_since(began), None);
+    }
+    if let Some((began, asleep)) = waits.sleeps.take() {
         let slept = now.saturating_since(asleep);
         waits.spin.ended(now.saturating_since(began), Some(slept));
         engine.counters.sleeping_ns += nanos(slept);

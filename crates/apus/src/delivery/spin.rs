@@ -77,6 +77,22 @@ impl PollBudget {
         self.gap.is_zero()
     }
 
+    /// Deducts polling of [at most](Self::at_most) a part of this budget, which found no message within `time`. Polling that ended before
+    /// is not to go on.
+    pub(crate) fn spend_part(&mut self, most: Duration, time: Duration) {
+        if time < self.gap.min(most) {
+            *self = Self::none();
+            return;
+        }
+        self.gap = self.gap.saturating_sub(time);
+        self.idle_left = self.idle_left.map(|left| left.saturating_sub(time));
+        self.giving_way = match self.giving_way {
+            GivingWay::After(left) if left > time => GivingWay::After(left.saturating_sub(time)),
+            GivingWay::After(_) => GivingWay::Never,
+            other => other,
+        };
+    }
+
     /// The remaining time without a packet.
     pub(crate) const fn gap(&self) -> Duration {
         self.gap
@@ -346,6 +362,21 @@ mod tests {
             spin.ended(after, Some(asleep));
         }
         polls
+    }
+
+    #[test]
+    fn a_budget_is_spent_in_parts_and_ends_with_a_part_that_ended_before() {
+        let part = Duration::from_micros(50);
+        let mut budget = PollBudget::learnt(part * 3, GivingWay::After(part * 3 / 2));
+        budget.spend_part(part, part);
+        assert_eq!((budget.gap(), budget.gives_way(part / 2)), (part * 2, true));
+        budget.spend_part(part, part + part / 2);
+        assert_eq!(budget.gap(), part / 2);
+        let mut vain = budget;
+        vain.spend_part(part, part / 4);
+        assert!(vain.is_none());
+        budget.spend_part(part, part / 2);
+        assert!(budget.is_none());
     }
 
     #[test]

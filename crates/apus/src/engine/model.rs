@@ -238,7 +238,9 @@ impl TaskLoop {
             }
             while self.woken.swap(0, Ordering::AcqRel) == 0 {
                 let look = if self.polls {
-                    self.shared.poll_in_event_loop(&self.me, Duration::from_micros(50)).unwrap()
+                    self.shared
+                        .poll_in_event_loop(&self.me, Duration::from_micros(50), false)
+                        .unwrap()
                 } else {
                     self.shared.turn_in_event_loop(&self.me).unwrap()
                 };

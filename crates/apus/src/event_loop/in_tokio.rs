@@ -10,12 +10,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 
+use apus_proto::Time;
+
 use crate::delivery::event_source::Look;
 use crate::delivery::parker;
 use crate::event_loop::EventLoop;
 use crate::sync::clock;
 
-/// The longest poll in vain. Timers and sockets of the runtime wait meanwhile.
+/// The longest poll between looks at other tasks.
 const POLL_MAX: Duration = Duration::from_micros(50);
 
 /// How often a task that polls lets tokio look at its timers and sockets, which costs a system call.
@@ -23,6 +25,10 @@ const RUNTIME_EVERY: Duration = Duration::from_micros(100);
 
 /// Other tasks were ready if it takes longer than this until a task runs again that has stepped behind them.
 const OTHERS_RAN: Duration = Duration::from_nanos(500);
+
+/// Tasks may wake each other for this long after a message, each for less time than [`OTHERS_RAN`]: a task that receives requests
+/// spawns a handler, whose response it then sends. A poll that blocks the thread would keep them waiting.
+const SETTLED: Duration = Duration::from_micros(3);
 
 impl EventLoop {
     /// Watches the descriptor in tokio's own event loop, and turns the engine when it is readable. Ends when the node is closed.
@@ -77,35 +83,42 @@ impl EventLoop {
     /// Looks for messages again and again, after other tasks, until polling was in vain. `first`: the look before.
     async fn run_between_tasks(&self, first: &Look) {
         let mut now = first.now;
-        let (mut runtime_looked, mut last_message) = (now, now);
+        let (mut runtime_looked, mut last_message, mut last_active) = (now, now, now);
         let mut woke = first.woke.then(parker::task_polls);
+        // The future of `block_on` runs only after a look at the runtime's I/O. Every task that runs may have woken it.
+        let mut root_is_due = true;
         loop {
-            if now.saturating_since(runtime_looked) > RUNTIME_EVERY {
-                yield_now().await;
-                runtime_looked = clock::now();
-            }
             let before = clock::now();
             after_other_tasks().await;
             now = clock::now();
-            let mut is_alone = now.saturating_since(before) < OTHERS_RAN;
-            if woke == Some(parker::task_polls()) {
-                // The task that was woken has not run: it is the future of `block_on`, which runs after a look at the runtime's I/O.
+            let others_ran = now.saturating_since(before) > OTHERS_RAN;
+            if others_ran {
+                (last_active, root_is_due) = (now, true);
+            }
+            // The task that was woken has not run: it is that future.
+            let root_was_woken = woke == Some(parker::task_polls());
+            if root_was_woken || (root_is_due && !others_ran) {
+                (root_is_due, last_active) = (false, now);
+                runtime_looked = Time::ZERO;
+            }
+            if now.saturating_since(runtime_looked) > RUNTIME_EVERY {
                 yield_now().await;
                 now = clock::now();
-                (runtime_looked, is_alone) = (now, false);
+                runtime_looked = now;
             }
-            let look = if is_alone {
-                self.inner.poll(POLL_MAX)
+            let look = if now.saturating_since(last_active) > SETTLED {
+                self.inner.poll(POLL_MAX, true)
             } else if now.saturating_since(last_message) < POLL_MAX {
                 self.inner.turn_between_tasks()
             } else {
                 self.inner.turn()
             };
             woke = look.woke.then(parker::task_polls);
+            root_is_due |= look.woke;
             match look {
                 Look { awake: false, .. } => return,
                 Look { received: 0, .. } => {}
-                _ => last_message = now,
+                Look { now: looked, .. } => (last_message, last_active) = (looked, looked),
             }
         }
     }
