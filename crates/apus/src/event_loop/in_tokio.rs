@@ -30,6 +30,11 @@ const OTHERS_RAN: Duration = Duration::from_nanos(500);
 /// spawns a handler, whose response it then sends. A poll that blocks the thread would keep them waiting.
 const SETTLED: Duration = Duration::from_micros(3);
 
+/// Turns of the future of `block_on` after a message or another task, which may have woken it: tokio runs it only after a look at its
+/// I/O. The first turn comes as soon as no other task seems to be ready, the second before a poll that blocks the thread, because a
+/// task may run for less than [`OTHERS_RAN`].
+const ROOT_TURNS: u8 = 2;
+
 impl EventLoop {
     /// Watches the descriptor in tokio's own event loop, and turns the engine when it is readable. Ends when the node is closed.
     /// To be spawned once, in a runtime with I/O (`enable_io`), of any flavor.
@@ -85,21 +90,24 @@ impl EventLoop {
         let mut now = first.now;
         let (mut runtime_looked, mut last_message, mut last_active) = (now, now, now);
         let mut woke = first.woke.then(parker::task_polls);
-        // The future of `block_on` runs only after a look at the runtime's I/O. Every task that runs may have woken it.
-        let mut root_is_due = true;
+        let mut root_turns = ROOT_TURNS;
         loop {
             let before = clock::now();
             after_other_tasks().await;
             now = clock::now();
             let others_ran = now.saturating_since(before) > OTHERS_RAN;
             if others_ran {
-                (last_active, root_is_due) = (now, true);
+                (last_active, root_turns) = (now, ROOT_TURNS);
             }
-            // The task that was woken has not run: it is that future.
-            let root_was_woken = woke == Some(parker::task_polls());
-            if root_was_woken || (root_is_due && !others_ran) {
-                (root_is_due, last_active) = (false, now);
-                runtime_looked = Time::ZERO;
+            let root_is_due = match root_turns {
+                ROOT_TURNS => !others_ran,
+                0 => false,
+                _ => now.saturating_since(last_active) > SETTLED,
+            };
+            // The task that was woken has not run: it is the future of `block_on`.
+            if root_is_due || woke == Some(parker::task_polls()) {
+                root_turns -= u8::from(root_is_due);
+                (last_active, runtime_looked) = (now, Time::ZERO);
             }
             if now.saturating_since(runtime_looked) > RUNTIME_EVERY {
                 yield_now().await;
@@ -114,11 +122,12 @@ impl EventLoop {
                 self.inner.turn()
             };
             woke = look.woke.then(parker::task_polls);
-            root_is_due |= look.woke;
             match look {
                 Look { awake: false, .. } => return,
                 Look { received: 0, .. } => {}
-                Look { now: looked, .. } => (last_message, last_active) = (looked, looked),
+                Look { now: looked, .. } => {
+                    (last_message, last_active, root_turns) = (looked, looked, ROOT_TURNS);
+                }
             }
         }
     }
