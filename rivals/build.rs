@@ -3,7 +3,8 @@
 use std::fs;
 
 /// The packages whose version a result states.
-const MEASURED: [&str; 7] = ["apus", "iceoryx2", "quinn", "s2n-quic", "tarpc", "tonic", "zeromq"];
+const MEASURED: [&str; 8] =
+    ["apus", "iceoryx2", "quinn", "s2n-quic", "shmipc", "tarpc", "tonic", "zeromq"];
 
 fn main() {
     println!("cargo:rerun-if-changed=Cargo.lock");

@@ -28,6 +28,7 @@ mod with_apus_rpc;
 mod with_iceoryx2;
 mod with_quinn;
 mod with_s2n_quic;
+mod with_shmipc;
 mod with_tarpc;
 mod with_tonic;
 mod with_zeromq;

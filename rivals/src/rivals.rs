@@ -7,11 +7,12 @@ use crate::calls::Wait::{Poll, Sleep};
 use crate::identity::ours;
 use crate::socket::Kind::{Tcp, Unix};
 use crate::{
-    with_apus, with_apus_rpc, with_iceoryx2, with_quinn, with_s2n_quic, with_tarpc, with_tonic, with_zeromq,
+    with_apus, with_apus_rpc, with_iceoryx2, with_quinn, with_s2n_quic, with_shmipc, with_tarpc,
+    with_tonic, with_zeromq,
 };
 
 /// The rivals without certificates, in the order of tables.
-static PLAIN: [Rival; 20] = [
+static PLAIN: [Rival; 22] = [
     Rival {
         name: "tonic",
         about: "gRPC over TCP",
@@ -107,6 +108,22 @@ static PLAIN: [Rival; 20] = [
         spins: true,
         connect: with_iceoryx2::connect,
         bind: with_iceoryx2::bind,
+    },
+    Rival {
+        name: "shmipc",
+        about: "Shared memory with a wake-up, a stream for each call",
+        version: env!("SHMIPC_VERSION"),
+        spins: false,
+        connect: |server| with_shmipc::connect(Sleep, server),
+        bind: || with_shmipc::bind(Sleep),
+    },
+    Rival {
+        name: "shmipc-poll",
+        about: "Shared memory, a stream for each call, both sides spinning",
+        version: env!("SHMIPC_VERSION"),
+        spins: true,
+        connect: |server| with_shmipc::connect(Poll, server),
+        bind: || with_shmipc::bind(Poll),
     },
     Rival {
         name: "apus-await-shm",
