@@ -533,12 +533,18 @@ impl Step {
         }
     }
 
-    /// contact-7: a peer has moved.
+    /// contact-7: a peer has moved, and with it the one that asks on its behalf.
     fn move_peer(&mut self, node: usize, ours: Token, place: Place) {
         let (Some(at), now) = (self.find(node, ours), self.state.unit) else { return };
         self.state.nodes[node].paths.retain(|&(_, token)| token != ours);
         let peer = self.peer(node, at);
         (peer.place, peer.heard) = (place, now);
+        if let Contact::Met { asking: Some(asking), .. } = peer.contact
+            && let Some(at) = self.find(node, asking)
+        {
+            self.peer(node, at).place = place;
+            self.send_open(node, asking, 0);
+        }
         self.take_path(node, ours);
     }
 

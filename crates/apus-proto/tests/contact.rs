@@ -335,6 +335,27 @@ fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
 }
 
 /// A host that sees the traffic can repeat a packet from another address. Later packets go to the same address as before.
+//= docs/protocol.md#contact-6
+//= docs/protocol.md#contact-7
+#[test]
+fn a_doubt_about_a_peer_that_moves_asks_where_the_peer_is_now() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    pair.call(100);
+    pair.drive_for(millis(1));
+    // The client has been silent for so long that a call to it waits for the answer to a doubt.
+    pair.hook = Some(Box::new(|_| Fate::Drop));
+    pair.now = pair.now + secs(61);
+    let waiting = pair.call_from(SERVER, CLIENT, body(100, 1));
+    pair.drive_for(millis(1));
+    pair.move_node(CLIENT, path(9));
+    pair.hook = None;
+    pair.call(100);
+    pair.drive_for(secs(1));
+    assert_eq!(pair.counters(SERVER).peers_moved, 1);
+    assert!(matches!(pair.outcome(SERVER, waiting), Some(Outcome::Response(_))));
+}
+
 //= docs/protocol.md#contact-7
 #[test]
 fn a_packet_from_elsewhere_moves_nobody_who_does_not_answer_there() {

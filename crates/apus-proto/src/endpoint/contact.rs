@@ -382,19 +382,29 @@ impl Endpoint {
         }
     }
 
-    /// Moves the peer to `path`.
+    /// Moves the peer to `path`, and with it the one that asks on its behalf.
     pub(super) fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
         self.parts.counters.peers_moved += 1;
-        self.leave_host(key);
         //= docs/protocol.md#seal-6
         self.rights.follow(self.peers[key].path, path);
+        self.change_path(key, path);
+        let peer = &mut self.peers[key];
+        peer.last_rx = now;
+        //= docs/protocol.md#contact-7
+        if let Some(asking) = peer.contact.met().and_then(|met| met.asking) {
+            self.change_path(asking, path);
+            self.send_open(now, asking);
+        }
+        self.take_path(now, key, header);
+    }
+
+    fn change_path(&mut self, key: PeerKey, path: PathId) {
+        self.leave_host(key);
         self.peers.set_path(key, path);
         self.join_host(key);
         let peer = &mut self.peers[key];
         peer.rights = self.rights.of(path);
-        peer.last_rx = now;
         peer.loopback = path.is_loopback();
-        self.take_path(now, key, header);
     }
 
     /// Directs calls by the peer's path to this peer.
