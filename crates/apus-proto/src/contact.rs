@@ -36,7 +36,7 @@
 
 use std::time::Duration;
 
-use apus_wire::{Credentials, Header, Proof, Stamp, Token, UnknownReason};
+use apus_wire::{Credentials, Header, Proof, RpcId, Stamp, Token, UnknownReason};
 
 use crate::slab::PeerKey;
 use crate::time::Time;
@@ -141,6 +141,8 @@ pub(crate) enum Act {
     Move,
     /// Send OPEN as another peer that asks on behalf of this one.
     Ask,
+    /// This peer asks on behalf of the other one: have its OPEN name the call of the packet, if it names none.
+    AskFor(PeerKey),
     /// This peer has asked on behalf of another one and got this answer: a token, or the reason for a refusal.
     Answer(PeerKey, Result<Credentials, UnknownReason>),
     /// The port is not served, or this node has no right: end the call that the OPEN names, and send OPEN for the others.
@@ -332,6 +334,11 @@ impl Opening {
         Self { header, sent: 0, next: now }
     }
 
+    /// Returns whether the OPEN names a call.
+    pub(crate) fn names_call(&self) -> bool {
+        self.header.sender_id.client_form() != RpcId(0)
+    }
+
     /// Records an OPEN. The wait for the next one is `rto`, doubled for each earlier OPEN, and at most `longest`.
     pub(crate) fn note_sent(&mut self, now: Time, rto: Duration, longest: Duration) {
         let doublings = self.sent.min(DOUBLINGS_MAX);
@@ -375,7 +382,7 @@ impl Met {
     /// arrived, the peer's run is over, or the peer has forgotten this node.
     fn on_token_refused(&mut self, now: Time, spacing: Duration, reason: UnknownReason) -> Act {
         let Some(confirming) = self.confirming.as_mut().filter(|it| it.is_fresh(now)) else {
-            return self.doubt();
+            return self.asking.map_or(Act::Ask, Act::AskFor);
         };
         let proof = confirming.proof;
         match confirming.repeat(now, spacing) {

@@ -164,6 +164,21 @@ fn a_refusal_of_a_port_that_no_call_wants_ends_no_doubt() {
 
 //= docs/protocol.md#contact-5
 #[test]
+fn a_doubt_without_a_call_asks_for_the_call_whose_packet_is_refused() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let call = pair.call(500_000);
+    pair.drive_until(|net| net.counters(SERVER).granted_bytes > 0);
+    pair.restart(SERVER);
+    // A handshake has begun a doubt, whose OPEN names no call, and goes no further.
+    Handshake::begin(&mut pair, true);
+    pair.hook = None;
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#contact-5
+#[test]
 fn a_doubt_that_ends_before_its_handshake_keeps_the_peer() {
     let mut pair = sealed();
     handshake(&mut pair, false);

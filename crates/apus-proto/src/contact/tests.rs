@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use apus_wire::RpcId;
 use expect_test::expect_file;
 
 use super::*;
@@ -82,6 +81,7 @@ fn words(act: Act) -> String {
         Act::AskProof(_) => "TOKEN to the sender",
         Act::Move => "move",
         Act::Ask => "ask",
+        Act::AskFor(_) => "ask for the call",
         Act::Answer(..) => "answer for the peer in doubt",
         Act::FailCall(_) | Act::FailConfirmed(_) => "fail the call",
         Act::FailVersion(None) => "fail all calls",

@@ -255,6 +255,7 @@ impl Endpoint {
             Act::AskProof(theirs) => self.ask_proof(now, key, arrived, theirs),
             Act::Move => self.move_peer(now, key, arrived.from, header),
             Act::Ask => self.ask(now, key, turned_round(header)),
+            Act::AskFor(asking) => self.ask_for(now, key, asking, turned_round(header)),
             Act::Answer(doubted, credentials) => {
                 self.answer(now, key, doubted, header, credentials)
             }
@@ -473,6 +474,19 @@ impl Endpoint {
         self.send_open(now, asking);
     }
 
+    /// Has the OPEN that asks on behalf of `doubted` name the call of a refused packet, if it names none. No node serves the port of
+    /// an OPEN without a call, so only one that knows the token answers that.
+    fn ask_for(&mut self, now: Time, doubted: PeerKey, asking: PeerKey, header: Header) {
+        let call = self.rpcs.find(doubted, header.sender_id).and_then(|key| self.rpcs.get(key));
+        let is_call = call.is_some_and(|call| call.is_client() && call.header() == header);
+        let Some(opening) = self.peers[asking].contact.opening_mut() else { return };
+        //= docs/protocol.md#contact-5
+        if is_call && !opening.names_call() {
+            opening.header = header;
+            self.send_open(now, asking);
+        }
+    }
+
     /// Handles the answer that `asking` got on behalf of `doubted`: a token, or the reason from a run that refuses the port.
     fn answer(
         &mut self,
@@ -484,9 +498,11 @@ impl Endpoint {
     ) {
         let credentials = answer.ok();
         //= docs/protocol.md#contact-5
+        // The packet may answer an earlier OPEN than the last one.
+        let is_about_call = header.sender_id.client_form() != NO_CALL.sender_id;
         let opening = self.peers[asking].contact.opening();
-        let named = opening.map(|opening| opening.header.sender_id.client_form());
-        if credentials.is_none() && named == Some(NO_CALL.sender_id) {
+        let names_call = opening.is_some_and(|opening| opening.names_call());
+        if credentials.is_none() && !(is_about_call && names_call) {
             return; // No call wants the port that was refused. A handshake asks as well.
         }
         if self.trust(now, doubted, credentials.map(|credentials| credentials.token)) {
