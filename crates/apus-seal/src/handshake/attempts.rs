@@ -14,6 +14,8 @@ const SPACING: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Attempts {
     is_under_way: bool,
+    /// Whether a handshake of the peer has made the path since the one under way began.
+    is_made_by_peer: bool,
     failures: u32,
     earliest: Duration,
     error: Option<HandshakeError>,
@@ -33,6 +35,7 @@ impl Attempts {
     pub fn begin(&mut self, now: Duration, need: Need) -> bool {
         let may_begin = self.earliest(need).is_some_and(|earliest| earliest <= now);
         self.is_under_way |= may_begin;
+        self.is_made_by_peer &= !may_begin;
         may_begin
     }
 
@@ -47,9 +50,19 @@ impl Attempts {
         *self = Self { earliest: now + SPACING, ..Self::default() };
     }
 
+    /// Notes that a handshake of the peer has made the path, so that no earlier failure delays the next handshake. One under way goes
+    /// on. If it fails, that is because the two have crossed, and delays none either.
+    pub fn made_by_peer(&mut self) {
+        let is_under_way = self.is_under_way;
+        *self = Self { is_under_way, is_made_by_peer: is_under_way, ..Self::default() };
+    }
+
     /// Notes the failure of the handshake under way. The pause before the next one is 0.25 s at first and doubles up to 30 s,
     /// give or take a sixth by the random number, so that clients of one server do not come back together.
     pub fn failed(&mut self, now: Duration, error: HandshakeError, random: u32) {
+        if self.is_made_by_peer {
+            return self.withdrawn();
+        }
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
         let jitter = f64::from(random) / f64::from(u32::MAX) - 0.5;
         self.is_under_way = false;
@@ -87,6 +100,28 @@ mod tests {
 
     fn at(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    //= docs/protocol.md#seal-4
+    #[test]
+    fn a_path_that_the_peer_has_made_waits_for_no_pause() {
+        let mut attempts = Attempts::default();
+        for second in [0, 1, 2] {
+            assert!(attempts.begin(at(second * 1_000), Need::NoPath));
+            attempts.failed(at(second * 1_000), HandshakeError::OutOfOrder, MIDDLE);
+        }
+        attempts.made_by_peer();
+        assert_eq!(attempts.error(at(2_010)), None);
+        assert!(attempts.begin(at(2_010), Need::NoPath));
+        // A handshake of the peer crosses this one, which fails.
+        attempts.made_by_peer();
+        assert!(!attempts.begin(at(2_020), Need::NoPath), "one at a time");
+        attempts.failed(at(2_030), HandshakeError::OutOfOrder, MIDDLE);
+        assert!(attempts.begin(at(2_030), Need::NoPath));
+        attempts.failed(at(2_040), HandshakeError::OutOfOrder, MIDDLE);
+        assert!(
+            !attempts.begin(at(2_289), Need::NoPath) && attempts.begin(at(2_291), Need::NoPath)
+        );
     }
 
     //= docs/protocol.md#seal-4

@@ -363,6 +363,10 @@ impl World<'_> {
         place.is_introduced = true;
         //= docs/protocol.md#seal-2
         // A client that has keys sends by them until the server has shown that it has the new ones.
+        if role == Role::Server {
+            //= docs/protocol.md#seal-4
+            place.attempts.made_by_peer();
+        }
         if role == Role::Server || place.keys.is_none() {
             keys.send_by(now, index, id, is_refresh);
         }

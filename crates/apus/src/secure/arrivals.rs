@@ -158,7 +158,11 @@ impl Driver {
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
         let has_keys = is_known && sealed(engine).install_keys(path, ours.id, keys);
         if has_keys {
-            self.paths.update(path, |entry| entry.keyless_since = None);
+            self.paths.update(path, |entry| {
+                entry.keyless_since = None;
+                //= docs/protocol.md#seal-4
+                entry.attempts.made_by_peer();
+            });
             self.judge_client(now, path, &peer);
         }
         has_keys
