@@ -102,6 +102,10 @@ pub trait SealedPaths {
     /// Returns the part of a path's secret that a refresh of the path needs; `None` if the path has no keys.
     fn refresh_salt(&self, path: PathId) -> Option<RefreshSalt>;
 
+    //= docs/protocol.md#seal-7
+    /// Returns these parts of all secrets of a path, earlier ones included: the peer may refresh any of them.
+    fn refresh_salts(&self, path: PathId) -> Vec<RefreshSalt>;
+
     /// Returns the sealed paths that are found by an address.
     fn sealed_at(&self, address: SocketAddr) -> Vec<PathId>;
 

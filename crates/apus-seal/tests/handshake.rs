@@ -10,7 +10,8 @@ use apus_seal::frame::{
 };
 use apus_seal::{
     Alert, Arrival, CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
-    HandshakeError, HandshakeLimits, Handshakes, Limit, Name, Refresh, ServerOffer, Suite, Work,
+    HandshakeError, HandshakeLimits, Handshakes, Limit, Name, Refresh, RefreshSalt, ServerOffer,
+    Suite, Work,
 };
 use apus_wire::Token;
 
@@ -225,18 +226,21 @@ fn a_peer_of_another_version_names_its_own() {
     assert!(client.to_string().starts_with("the peer speaks version 3"), "{client}");
 }
 
+/// The salts of client and server, from that of the path.
+type Salts = fn(RefreshSalt) -> (RefreshSalt, Vec<RefreshSalt>);
+
+fn other_salt() -> RefreshSalt {
+    apus_seal::PathSecret::new([7; 32]).refresh_salt()
+}
+
 /// Refreshes the path of a first handshake, with these names as the one that each side knows and sees.
-fn refresh(known: &str, seen: &str, same_secret: bool) -> (pair::Outcome, [u8; 16]) {
+fn refresh(known: &str, seen: &str, salts: Salts) -> (pair::Outcome, [u8; 16]) {
     let (client, server) = sessions();
     let (client, server) = shake(client, server).expect_path();
     let before = fingerprint(&client);
-    let other = apus_seal::PathSecret::new([7; 32]);
-    let of_client = Refresh {
-        salt: if same_secret { client.secret } else { other }.refresh_salt(),
-        peer: Name::parse(known).expect("a name"),
-    };
-    let of_server =
-        Refresh { salt: server.secret.refresh_salt(), peer: Name::parse(CLIENT).expect("a name") };
+    let (salt, salts) = salts(server.secret.refresh_salt());
+    let of_client = Refresh { salts: vec![salt], peer: Name::parse(known).expect("a name") };
+    let of_server = Refresh { salts, peer: Name::parse(CLIENT).expect("a name") };
     let offer = ClientOffer { refresh: Some(of_client), ..offer() };
     let sessions = (Scripted::client(seen), Scripted::server(CLIENT));
     (run(offer, Some(of_server), sessions.0, sessions.1, &mut |_, _| {}), before)
@@ -245,11 +249,12 @@ fn refresh(known: &str, seen: &str, same_secret: bool) -> (pair::Outcome, [u8; 1
 //= docs/protocol.md#seal-7
 #[test]
 fn a_refresh_gives_another_secret_to_the_same_names_only() {
-    let (outcome, before) = refresh(SERVER, SERVER, true);
+    let same: Salts = |salt| (salt.clone(), vec![salt]);
+    let (outcome, before) = refresh(SERVER, SERVER, same);
     let (client, _) = outcome.expect_path();
     assert_ne!(fingerprint(&client), before);
 
-    let (outcome, _) = refresh(SERVER, "spiffe://example.org/kv/2", true);
+    let (outcome, _) = refresh(SERVER, "spiffe://example.org/kv/2", same);
     let error = outcome.client.expect_err("the name differs");
     assert_eq!(
         error.to_string(),
@@ -257,8 +262,17 @@ fn a_refresh_gives_another_secret_to_the_same_names_only() {
     );
     assert!(outcome.server.is_err());
 
-    let (outcome, _) = refresh(SERVER, SERVER, false);
+    let (outcome, _) = refresh(SERVER, SERVER, |salt| (other_salt(), vec![salt]));
     assert_eq!(outcome.expect_none().1, HandshakeError::WrongConfirmation);
+}
+
+//= docs/protocol.md#seal-3
+//= docs/protocol.md#seal-7
+#[test]
+fn a_refresh_follows_any_of_the_secrets_that_crossing_handshakes_have_left() {
+    let (outcome, _) = refresh(SERVER, SERVER, |salt| (salt.clone(), vec![other_salt(), salt]));
+    let (client, server) = outcome.expect_path();
+    assert_eq!(fingerprint(&client), fingerprint(&server));
 }
 
 /// A server whose clock and clients are the test's.

@@ -237,7 +237,7 @@ fn a_path_is_refreshed_for_the_same_name() {
     let refresh = |server: &TlsConfig| {
         let of = |introduction: &apus_seal::Introduction| {
             Some(Refresh {
-                salt: introduction.secret.refresh_salt(),
+                salts: vec![introduction.secret.refresh_salt()],
                 peer: introduction.peer.name.clone(),
             })
         };

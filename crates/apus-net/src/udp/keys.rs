@@ -165,6 +165,12 @@ impl SealedPaths for UdpLink {
         self.sealing.associations.refresh_salt(self.peers.get(path)?.keys?).cloned()
     }
 
+    fn refresh_salts(&self, path: PathId) -> Vec<RefreshSalt> {
+        let associations = &self.sealing.associations;
+        let of_path = associations.of_path(path).into_iter();
+        of_path.filter_map(|id| associations.refresh_salt(id).cloned()).collect()
+    }
+
     fn sealed_at(&self, address: SocketAddr) -> Vec<PathId> {
         self.peers.sealed_at(address).collect()
     }

@@ -76,8 +76,9 @@ impl<T: Tls + ?Sized> Tls for Box<T> {
 /// The path that a handshake refreshes.
 #[derive(Clone)]
 pub struct Refresh {
-    /// The part of the path's secret that is kept for this.
-    pub salt: RefreshSalt,
+    /// The parts of the path's secrets that are kept for this: one at the client, and at the server that of each association of the
+    /// path. Handshakes that have crossed (seal-3) leave two, and the client's confirmation shows which one it has taken.
+    pub salts: Vec<RefreshSalt>,
     /// The name of the peer, which must stay.
     pub peer: Name,
 }
@@ -271,8 +272,9 @@ impl<T: Tls> ClientHandshake<T> {
             return Ok(ClientStep::Continue(frame.emit()));
         }
         let context = context(&self.hello, &agreed.clear);
-        let (secret, peer) =
-            agree_secret(&mut self.session, self.offer.refresh.as_ref(), &context)?;
+        let (secrets, peer) =
+            agree_secrets(&mut self.session, self.offer.refresh.as_ref(), &context)?;
+        let secret = secrets.into_iter().next().ok_or(HandshakeError::OutOfOrder)?;
         let confirmation = secret.confirmation(Role::Client, &context);
         let frame = Continue { handle: agreed.handle, confirmation, records: &records };
         self.phase = ClientPhase::Confirmed(Done {
@@ -400,10 +402,12 @@ impl<T: Tls> ServerHandshake<T> {
     }
 
     fn complete(&mut self, confirmation: &[u8; 16]) -> Result<ServerStep, HandshakeError> {
-        let (secret, peer) = agree_secret(&mut self.session, self.refresh.as_ref(), &self.context)?;
-        if !is_equal(confirmation, &secret.confirmation(Role::Client, &self.context)) {
-            return Err(HandshakeError::WrongConfirmation);
-        }
+        let (secrets, peer) =
+            agree_secrets(&mut self.session, self.refresh.as_ref(), &self.context)?;
+        let confirms = |secret: &PathSecret| {
+            is_equal(confirmation, &secret.confirmation(Role::Client, &self.context))
+        };
+        let secret = secrets.into_iter().find(confirms).ok_or(HandshakeError::WrongConfirmation)?;
         let confirmation = secret.confirmation(Role::Server, &self.context);
         let done = Done { handle: self.handle, confirmation };
         let introduction = Introduction {
@@ -427,21 +431,21 @@ impl<T: Tls> ServerHandshake<T> {
     }
 }
 
-/// Returns the secret of the path and the peer, once TLS is complete.
-fn agree_secret<T: Tls>(
+/// Returns the secrets that the path may have and the peer, once TLS is complete.
+fn agree_secrets<T: Tls>(
     session: &mut T,
     refresh: Option<&Refresh>,
     context: &[u8; 32],
-) -> Result<(PathSecret, Arc<Identity>), HandshakeError> {
+) -> Result<(Vec<PathSecret>, Arc<Identity>), HandshakeError> {
     let peer = session.peer()?;
     let exported = session.export(context)?;
-    let Some(refresh) = refresh else { return Ok((PathSecret::new(*exported), peer)) };
+    let Some(refresh) = refresh else { return Ok((vec![PathSecret::new(*exported)], peer)) };
     //= docs/protocol.md#seal-7
     if refresh.peer != peer.name {
         let (expected, found) = (refresh.peer.clone(), peer.name.clone());
         return Err(HandshakeError::NameChanged { expected, found });
     }
-    Ok((refresh.salt.refreshed(&exported), peer))
+    Ok((refresh.salts.iter().map(|salt| salt.refreshed(&exported)).collect(), peer))
 }
 
 /// Compares in a time that does not depend on the bytes.

@@ -111,7 +111,7 @@ impl World<'_> {
         let greeting = self.nodes[node].endpoint.greeting(local, place.path, doubts);
         let refresh = over.and_then(|id| keys.table.refresh_salt(id)).zip(place.peer);
         let refresh =
-            refresh.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: expected(peer) });
+            refresh.map(|(salt, peer)| Refresh { salts: vec![salt.clone()], peer: expected(peer) });
         let offer = ClientOffer {
             port: PORT,
             end: PathEnd { id: ours, token: greeting.token },
@@ -252,7 +252,8 @@ impl World<'_> {
         let index = home.unwrap_or_else(|| keys.resolve(from));
         let Keys { name, server, table, paths, .. } = keys;
         let salt = over.and_then(|id| table.refresh_salt(id)).zip(paths[index].peer);
-        let refresh = salt.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: expected(peer) });
+        let refresh =
+            salt.map(|(salt, peer)| Refresh { salts: vec![salt.clone()], peer: expected(peer) });
         let session = ScriptedTls::server(sealing.key, *name, numbers[1], refuses);
         let endpoint = &mut self.nodes[node].endpoint;
         let address = std::net::Ipv4Addr::from_bits(from.name() as u32).into();

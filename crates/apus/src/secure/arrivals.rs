@@ -30,10 +30,13 @@ impl Driver {
             return self.reply(engine, now, &held, body);
         }
         //= docs/protocol.md#seal-7
-        let salt = sealed(engine).refresh_salt(path).filter(|_| path.is_sealed());
+        let salts = match path.is_sealed() {
+            true => sealed(engine).refresh_salts(path),
+            false => Vec::new(),
+        };
         let known = self.paths.get(path).filter(|_| path.is_sealed());
-        let refresh = salt.zip(known.and_then(|entry| entry.peer.as_ref()));
-        let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
+        let peer = known.and_then(|entry| entry.peer.as_ref()).filter(|_| !salts.is_empty());
+        let refresh = peer.map(|peer| Refresh { salts, peer: peer.name.clone() });
         let known = known.map(|entry| entry.usage);
         let arrival = Arrival {
             address: from.host.ip(),

@@ -50,7 +50,8 @@ impl Driver {
         let Some((cause, address, peer, usage)) = begun.flatten() else { return };
         let salt = salt.filter(|_| cause == Cause::Refresh);
         let refresh = salt.zip(peer.as_ref());
-        let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
+        let refresh =
+            refresh.map(|(salt, peer)| Refresh { salts: vec![salt], peer: peer.name.clone() });
         sealed(engine).forget_want(path);
         let Some(id) = sealed(engine).reserve_keys(random()) else {
             return self.fail_attempt(engine, now, path, HandshakeError::Busy(Limit::Paths), None);
@@ -420,7 +421,9 @@ impl Driver {
         let has_keys = sealed(engine).refresh_salt(path).is_some();
         let known = self.paths.update(path, |entry| {
             entry.attempts.failed(time_of(now), cause, random);
-            entry.error = (!waits).then(|| error.clone());
+            //= docs/protocol.md#seal-7
+            // Calls go on by the keys that were to be refreshed.
+            entry.error = (!waits && !(was_refresh && has_keys)).then(|| error.clone());
             entry.is_wanted = waits && !has_keys;
             if !has_keys {
                 entry.keyless_since.get_or_insert_with(|| time_of(now));
