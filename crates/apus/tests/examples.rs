@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 /// The examples that measure calls; they are not for users.
-const MEASURES: [&str; 3] = ["await_rate", "call_cost", "call_rate"];
+const MEASURES: [&str; 4] = ["await_rate", "call_cost", "call_rate", "rekey"];
 
 /// A server and its client, which run at the same time.
 const PAIR: [&str; 2] = ["echo_client", "echo_server"];
