@@ -423,7 +423,8 @@ impl Driver {
             entry.attempts.failed(time_of(now), cause, random);
             //= docs/protocol.md#seal-7
             // Calls go on by the keys that were to be refreshed.
-            entry.error = (!waits && !(was_refresh && has_keys)).then(|| error.clone());
+            let goes_on = waits || (was_refresh && has_keys);
+            entry.error = (!goes_on).then(|| error.clone());
             entry.is_wanted = waits && !has_keys;
             if !has_keys {
                 entry.keyless_since.get_or_insert_with(|| time_of(now));
