@@ -1,4 +1,4 @@
-//! Makes calls of 100 bytes between two nodes on one thread: the path of a call through this library, or through `apus` alone.
+//! Makes calls of 100 bytes, or of 1 MB, between two nodes on one thread: the path of a call through this library, or through `apus` alone.
 //!
 //! `rpc_cost KIND CALLS` makes calls of a kind, one after the other, and measures nothing. Under callgrind, the difference of two such
 //! runs is the number of instructions of a call (`cargo xtask instructions`), and the difference of two kinds is the cost of a layer.
@@ -9,6 +9,7 @@
 //! | `untyped` | bytes, to a path of a server |
 //! | `typed` | two numbers and their sum, of a typed service: values that allocate nothing |
 //! | `text` | a text of 100 bytes, of a typed service: each side makes a `String` of it |
+//! | `long` | 1 MB, to a path of a server that answers with the same bytes |
 //!
 //! Both sides are futures that the thread polls in turn, as tasks of a runtime are polled. Every poll finds the message that it is for.
 
@@ -65,13 +66,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut served = pin!(served);
     let channel = Channel::builder(&to.to_string()).node(&node).build()?;
     let client = CostClient::new(channel.clone());
-    let text = "x".repeat(100);
+    let (text, long) = ("x".repeat(100), Bytes::from(vec![7; 1_000_000]));
     for number in 0..=calls as i64 {
         match kind.as_str() {
             "untyped" => {
                 let body = Bytes::from_static(&[7; 100]);
                 let call = channel.unary("/cost.Cost/Bytes", body).into_future();
                 assert_eq!(until(call, served.as_mut())?.body().len(), 100);
+            }
+            "long" => {
+                let call = channel.unary("/cost.Cost/Bytes", long.clone()).into_future();
+                assert_eq!(until(call, served.as_mut())?.body().len(), long.len());
             }
             "typed" => {
                 let call = client.sum(number, 1).into_future();
@@ -81,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let call = client.text(text.as_str()).into_future();
                 assert_eq!(until(call, served.as_mut())?.len(), 100);
             }
-            _ => return Err("KIND: apus, untyped, typed or text".into()),
+            _ => return Err("KIND: apus, untyped, typed, text or long".into()),
         }
     }
     Ok(())
