@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use apus_proto::{
-    CallOptions, Config, Endpoint, Event, MessageSink, Remote, SpentBodies, Time, Words,
+    Body, CallOptions, Config, Endpoint, Event, MessageSink, Remote, SpentBodies, Time, Words,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -17,8 +17,8 @@ use bytes::Bytes;
 struct Wire(Vec<(Words, Bytes)>);
 
 impl MessageSink for Wire {
-    fn send(&mut self, _: PathId, words: Words, body: &Bytes) {
-        self.0.push((words, body.clone()));
+    fn send(&mut self, _: PathId, words: Words, body: &Body) {
+        self.0.push((words, body.clone().into_bytes()));
     }
 }
 

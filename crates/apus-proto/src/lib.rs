@@ -55,7 +55,7 @@
 //!
 //! let now = Time::ZERO;
 //! let to = Remote::new(b, 4000);
-//! let rpc = client.call(now, socket, to, "hello".into(), CallOptions::default())?;
+//! let rpc = client.call(now, socket, to, "hello", CallOptions::default())?;
 //! // A first contact takes one round trip more: OPEN and TOKEN, then CONFIRM and the request.
 //! for _ in 0..2 {
 //!     let mut wire = Wire::default();
@@ -76,6 +76,7 @@
 #![forbid(unsafe_code)]
 
 mod ack_ranges;
+mod body;
 mod budget;
 mod config;
 mod contact;
@@ -119,6 +120,7 @@ mod trace;
 mod usage;
 mod within_host;
 
+pub use body::Body;
 #[doc(hidden)]
 pub use config::Number;
 pub use config::{Config, Setting, SettingError, Unit};

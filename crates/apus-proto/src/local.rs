@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use apus_wire::{PathId, TraceContext, UnknownReason};
-use bytes::Bytes;
 
+use crate::body::Body;
 use crate::cookie::Cookie;
 use crate::lookup::{Lookup, Named};
 use crate::rights::Rights;
@@ -24,7 +24,7 @@ pub type Words = [u64; 2];
 /// Destination of an endpoint's messages within the host.
 pub trait MessageSink {
     /// Takes a message to the peer at `path`.
-    fn send(&mut self, path: PathId, words: Words, body: &Bytes);
+    fn send(&mut self, path: PathId, words: Words, body: &Body);
 
     /// Withdraws a message for which `is_it` is true, unless the peer has received some of it. Returns `false` if there is no such
     /// message.
@@ -37,7 +37,7 @@ pub trait MessageSink {
     /// follows that message.
     fn send_after(&mut self, path: PathId, words: Words, is_it: &dyn Fn(Words) -> bool) {
         let _ = is_it;
-        self.send(path, words, &Bytes::new());
+        self.send(path, words, &Body::default());
     }
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct ClientCall {
     /// The local and the remote port.
     pub(crate) ports: (u16, u16),
     /// The request, kept in case that the server has no room for it yet.
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
     pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) refusals: u8,
     /// Whether the request was refused and must be sent again.
@@ -299,7 +299,7 @@ pub(crate) struct Answered {
     pub(crate) started: Time,
     pub(crate) charge: Charge,
     pub(crate) cookie: Cookie,
-    pub(crate) request: Bytes,
+    pub(crate) request: Body,
 }
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
@@ -307,7 +307,7 @@ pub(crate) struct Answered {
 pub(crate) enum OutboundMessage {
     /// The request of a call.
     Request(RpcKey),
-    Response(PathId, u64, Bytes),
+    Response(PathId, u64, Body),
     Control(PathId, MessageKind, u64),
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use apus_wire::{DataFlags, Priority};
-use bytes::Bytes;
 
+use crate::body::Body;
 use crate::flight::SrptKey;
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -77,7 +77,7 @@ pub(crate) struct Again {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// The transmitted bytes: one byte for an empty message.
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
     /// [`DataFlags::EMPTY`] if the message is empty.
     pub(crate) marks: DataFlags,
     /// Offset of the first byte that was not transmitted yet.
@@ -158,11 +158,11 @@ enum QueuePosition {
 
 impl Outgoing {
     /// Creates a message. At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
-    pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
+    pub(crate) fn new(body: Body, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         //= docs/wire.md#W12
         let (mut body, mut marks) = (body, DataFlags::NONE);
         if body.is_empty() {
-            (body, marks) = (Bytes::from_static(&[0]), DataFlags::EMPTY);
+            (body, marks) = (Body::from(&[0_u8][..]), DataFlags::EMPTY);
         }
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
         //= docs/protocol.md#unsched-1
@@ -188,8 +188,8 @@ impl Outgoing {
     }
 
     /// Returns the message as the application gave it.
-    pub(crate) fn message(&self) -> Bytes {
-        if self.marks == DataFlags::NONE { self.body.clone() } else { Bytes::new() }
+    pub(crate) fn message(&self) -> Body {
+        if self.marks == DataFlags::NONE { self.body.clone() } else { Body::default() }
     }
 
     #[inline]

@@ -534,7 +534,7 @@ mod tests {
 
     fn outgoing(next: u32, granted: u32) -> Outgoing {
         let body = Bytes::from_static(&[0; 100]);
-        let mut message = Outgoing::new(body, granted, Priority::LOWEST, 0);
+        let mut message = Outgoing::new(body.into(), granted, Priority::LOWEST, 0);
         message.next = next;
         message
     }

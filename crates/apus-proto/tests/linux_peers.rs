@@ -377,7 +377,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     node.take(&of_incarnation(life(1), 1, 0));
     assert_eq!(node.answer(), 1);
     node.endpoint
-        .call(node.now, node.socket, Remote::new(LINUX, PORT), "x".into(), CallOptions::default())
+        .call(node.now, node.socket, Remote::new(LINUX, PORT), "x", CallOptions::default())
         .unwrap();
     node.sent();
     let mut probes = 0;

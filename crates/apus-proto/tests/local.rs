@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use apus_proto::{
-    Awaited, CallError, CallFailed, CallOptions, Config, Cookie, Endpoint, Event, MessageKind,
-    MessageSink, PathKind, Remote, ReplyError, Rights, RpcKey, SocketKey, Time, Words,
+    Awaited, Body, CallError, CallFailed, CallOptions, Config, Cookie, Endpoint, Event,
+    MessageKind, MessageSink, PathKind, Remote, ReplyError, Rights, RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -22,8 +22,8 @@ fn millis(millis: u64) -> Duration {
 struct Wire(VecDeque<(Words, Bytes)>);
 
 impl MessageSink for Wire {
-    fn send(&mut self, _: PathId, words: Words, body: &Bytes) {
-        self.0.push_back((words, body.clone()));
+    fn send(&mut self, _: PathId, words: Words, body: &Body) {
+        self.0.push_back((words, body.clone().into_bytes()));
     }
 }
 
@@ -73,7 +73,7 @@ impl Host {
         let options =
             CallOptions { cookie: Cookie::Key(9), deadline, trace: self.trace.map(Box::new) };
         let to = Remote::new(path(CLIENT), port);
-        self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
+        self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length], options)
     }
 
     /// Delivers all messages, both ways.
@@ -132,7 +132,7 @@ impl Host {
     }
 
     fn reply(&mut self, rpc: RpcKey, length: usize) -> Result<(), ReplyError> {
-        self.nodes[SERVER].reply(self.now, rpc, vec![2; length].into())
+        self.nodes[SERVER].reply(self.now, rpc, vec![2; length])
     }
 
     fn failure(&mut self) -> CallFailed {

@@ -3,7 +3,7 @@
 use crate::pair::{CLIENT, PORT, Pair, SERVER, body, millis, path};
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallFailed, CallOptions, Cookie, MessageKind, MessageSink, Moved, Remote, RpcKey, Words,
+    Body, CallFailed, CallOptions, Cookie, MessageKind, MessageSink, Moved, Remote, RpcKey, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -31,7 +31,7 @@ fn call(pair: &mut Pair, options: CallOptions) -> RpcKey {
 struct Sent(Vec<Words>);
 
 impl MessageSink for Sent {
-    fn send(&mut self, _: PathId, words: Words, _: &Bytes) {
+    fn send(&mut self, _: PathId, words: Words, _: &Body) {
         self.0.push(words);
     }
 }

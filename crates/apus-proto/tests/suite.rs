@@ -35,4 +35,5 @@ mod slow_link;
 mod slow_requests;
 mod trace;
 mod trace_context;
+mod two_parts;
 mod within_host;

@@ -275,13 +275,28 @@ impl Pair {
         Ok(())
     }
 
+    /// Sends a message in two parts, as [`send`](Self::send) does. A long one is copied once: into the memory of the peer.
+    ///
+    /// # Errors
+    ///
+    /// [`PairError::Broken`].
+    #[cold]
+    pub fn send_parts(&mut self, words: Words, parts: [&Bytes; 2]) -> Result<(), PairError> {
+        let [first, second] = parts;
+        if first.len().saturating_add(second.len()) <= self.short_max() {
+            return self.send(words, &[&first[..], &second[..]].concat().into());
+        }
+        self.sending.push_long(words, parts.map(Bytes::clone));
+        Ok(())
+    }
+
     /// Queues a message for which the ring has no room now.
     #[cold]
     fn queue(&mut self, words: Words, body: &Bytes, is_short: bool) {
         if is_short {
             self.sending.push_short(words, body.clone());
         } else {
-            self.sending.push_long(words, body.clone());
+            self.sending.push_long(words, [body.clone(), Bytes::new()]);
         }
     }
 
@@ -391,7 +406,7 @@ impl Pair {
         let target = match long.target {
             Some(target) => target,
             None => {
-                let whole = long.body.len() <= WHOLE_MAX;
+                let whole = long.len() <= WHOLE_MAX;
                 let length = if whole { long.left() } else { long.left().min(STEP) };
                 let Some(run) = self.take_run(length)? else { return Ok(Copied::NoRun) };
                 *long.target.insert(Target { run, start: long.copied, length })
@@ -399,8 +414,11 @@ impl Pair {
         };
         let end = target.start + target.length;
         let step = STEP.min(end - long.copied);
-        let bytes = &long.body[long.copied..long.copied + step];
-        self.pool.copy_in(target.run, long.copied - target.start, bytes);
+        let mut offset = long.copied - target.start;
+        for bytes in long.next(step) {
+            self.pool.copy_in(target.run, offset, bytes);
+            offset += bytes.len();
+        }
         long.copied += step;
         if long.copied == end {
             let payload = RunFrame::of(long, target, self.pool.epoch).encode();
@@ -770,7 +788,7 @@ impl RunFrame {
 
     fn of(long: &Long, target: Target, epoch: u8) -> Self {
         let Target { run, start, length } = target;
-        Self { run, epoch, number: long.number, start, length, total: long.body.len() }
+        Self { run, epoch, number: long.number, start, length, total: long.len() }
     }
 
     fn encode(&self) -> [u8; Self::LENGTH] {

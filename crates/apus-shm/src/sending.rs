@@ -19,7 +19,8 @@ pub(crate) struct QueuedMessage {
 pub(crate) struct Long {
     pub(crate) number: u32,
     pub(crate) words: Words,
-    pub(crate) body: Bytes,
+    /// The message in two parts. The second one is mostly empty.
+    parts: [Bytes; 2],
     /// Number of copied bytes.
     pub(crate) copied: usize,
     /// The run for the next bytes, if there is one.
@@ -39,8 +40,21 @@ pub(crate) struct Target {
 }
 
 impl Long {
+    pub(crate) fn len(&self) -> usize {
+        self.parts[0].len() + self.parts[1].len()
+    }
+
     pub(crate) fn left(&self) -> usize {
-        self.body.len() - self.copied
+        self.len() - self.copied
+    }
+
+    /// Returns the next `length` bytes to be copied, as they are in the two parts.
+    pub(crate) fn next(&self, length: usize) -> [&[u8]; 2] {
+        let [first, second] = &self.parts;
+        let (start, end) = (self.copied, self.copied + length);
+        let border = first.len();
+        let in_second = start.saturating_sub(border)..end.saturating_sub(border);
+        [&first[start.min(border)..end.min(border)], &second[in_second]]
     }
 
     /// Returns whether memory was taken for it.
@@ -96,11 +110,11 @@ impl Sending {
         }
     }
 
-    pub(crate) fn push_long(&mut self, words: Words, body: Bytes) {
-        self.bytes += body.len() + size_of::<Long>();
+    pub(crate) fn push_long(&mut self, words: Words, parts: [Bytes; 2]) {
         let number = self.numbers;
         self.numbers = self.numbers.wrapping_add(1);
-        let long = Long { number, words, body, copied: 0, target: None, then: None };
+        let long = Long { number, words, parts, copied: 0, target: None, then: None };
+        self.bytes += long.len() + size_of::<Long>();
         self.long.insert((long.left(), number), long);
     }
 
@@ -114,7 +128,7 @@ impl Sending {
         let found = self.long.iter().find(|(_, long)| !long.is_begun() && is_it(long.words));
         let key = found.map(|(key, _)| *key);
         let Some(long) = key.and_then(|key| self.long.remove(&key)) else { return false };
-        self.bytes -= long.body.len() + size_of::<Long>();
+        self.bytes -= long.len() + size_of::<Long>();
         true
     }
 
@@ -155,7 +169,7 @@ impl Sending {
 
     /// Records that a long message is completely in memory. `was_begun`: it was begun when it was removed.
     pub(crate) fn ended(&mut self, long: &Long, was_begun: bool) {
-        self.bytes -= long.body.len() + size_of::<Long>();
+        self.bytes -= long.len() + size_of::<Long>();
         self.begun -= usize::from(was_begun);
         if let Some(words) = long.then {
             self.push_short(words, Bytes::new());
@@ -169,7 +183,7 @@ mod tests {
     use crate::pool::CHUNK;
 
     fn push(sending: &mut Sending, bytes: usize) {
-        sending.push_long([bytes as u64, 0], Bytes::from(vec![0; bytes]));
+        sending.push_long([bytes as u64, 0], [vec![0; bytes].into(), Bytes::new()]);
     }
 
     #[test]
@@ -211,20 +225,37 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_copied_from_both_parts() {
+        let mut sending = Sending::default();
+        sending.push_long([0, 0], [Bytes::from_static(b"abc"), Bytes::from_static(b"defg")]);
+        let mut long = sending.take_long().unwrap();
+        for (copied, length, parts) in [
+            (0, 2, ["ab", ""]),
+            (0, 3, ["abc", ""]),
+            (2, 3, ["c", "de"]),
+            (3, 4, ["", "defg"]),
+            (7, 0, ["", ""]),
+        ] {
+            long.copied = copied;
+            assert_eq!(long.next(length), parts.map(str::as_bytes), "{copied}, {length}");
+        }
+    }
+
+    #[test]
     fn the_peer_has_parts_of_few_messages() {
         let mut sending = Sending::default();
         for bytes in (100..100 + BEGUN_MAX).rev() {
             push(&mut sending, bytes * CHUNK);
             let mut long = sending.take_long().unwrap();
-            assert_eq!(long.body.len(), bytes * CHUNK, "the shortest");
+            assert_eq!(long.len(), bytes * CHUNK, "the shortest");
             let run = Run { segment: 0, first: 0, chunks: 1, generation: 1 };
             long.target = Some(Target { run, start: 0, length: CHUNK });
             sending.put_back(long, false);
         }
         push(&mut sending, 1);
         let long = sending.take_long().unwrap();
-        assert_eq!(long.body.len(), 100 * CHUNK, "one byte waits until a message has ended");
+        assert_eq!(long.len(), 100 * CHUNK, "one byte waits until a message has ended");
         sending.ended(&long, true);
-        assert_eq!(sending.take_long().unwrap().body.len(), 1);
+        assert_eq!(sending.take_long().unwrap().len(), 1);
     }
 }

@@ -84,6 +84,37 @@ fn messages_of_all_lengths_arrive_whole() {
 }
 
 #[test]
+fn messages_in_two_parts_arrive_whole() {
+    let (mut a, mut b) = pair(Trust::InPlace);
+    let mut inbox = Inbox::default();
+    for (first, second) in [
+        (0, 0),
+        (10, 20),
+        (72, 4_000),
+        (72, 4_001),
+        (100, 100_000),
+        (100_000, 100),
+        (0, MIB),
+        (100, MIB),
+        (3 * MIB, 5 * MIB + 1),
+    ] {
+        let whole = body(1, first + second);
+        let words = [first as u64, second as u64];
+        a.send_parts(words, [&whole.slice(..first), &whole.slice(first..)]).unwrap();
+        settle(&mut a, &mut b, &mut inbox);
+        let message = inbox.messages.pop_front();
+        assert!(message == Some((words, whole)), "{first} and {second} bytes");
+    }
+    let whole = body(2, MIB);
+    a.send([9, 9], &body(3, 5_000)).unwrap();
+    a.send_parts([1, 0], [&whole.slice(..100), &whole.slice(100..)]).unwrap();
+    assert_eq!(a.unsent().count(), 2);
+    assert!(a.withdraw(&|words| words[0] == 1), "it was not begun");
+    settle(&mut a, &mut b, &mut inbox);
+    assert_eq!(inbox.messages.drain(..).map(|(words, _)| words[0]).collect::<Vec<_>>(), [9]);
+}
+
+#[test]
 fn short_messages_arrive_in_their_order_also_when_the_ring_is_full() {
     let (mut a, mut b) = pair(Trust::InPlace);
     for number in 0..10_000 {

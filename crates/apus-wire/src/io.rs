@@ -15,7 +15,8 @@ use crate::{
 
 static NO_BODY: Bytes = Bytes::new();
 
-/// One packet to transmit: a complete header, then `body[range]`.
+/// One packet to transmit: a complete header, then `body[range]`. If the payload begins in another part of the message than it
+/// ends, its bytes in the first part follow the header.
 ///
 /// A sink that keeps the payload beyond the call clones `body`, which increments a reference count and copies no byte.
 #[derive(Clone, Debug)]
@@ -24,9 +25,9 @@ pub struct Transmit<'a> {
     pub path: PathId,
     /// The priority in the network; see [`Priority::tos`].
     pub priority: Priority,
-    /// The complete Homa header, which is the whole packet for control packets.
+    /// The complete Homa header, which is the whole packet for control packets, and the payload before `range`, if there is some.
     pub header: &'a [u8],
-    /// The message that contains the payload; empty for a control packet.
+    /// The message, or the part of it, that contains the payload; empty for a control packet.
     pub body: &'a Bytes,
     /// The payload within `body`; empty for a control packet.
     pub range: Range<usize>,
@@ -40,7 +41,7 @@ impl<'a> Transmit<'a> {
         Self { path, priority, header, body: &NO_BODY, range: 0..0 }
     }
 
-    /// Returns the bytes after the header.
+    /// Returns the bytes after `header`.
     ///
     /// # Panics
     ///

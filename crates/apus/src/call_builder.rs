@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus_proto::Time;
+use apus_proto::{Body, Time};
 use apus_wire::TraceContext;
 use bytes::Bytes;
 
@@ -73,7 +73,7 @@ use crate::sync::clock;
 pub struct CallBuilder<'c> {
     socket: &'c Socket,
     to: Address,
-    body: Bytes,
+    body: Body,
     options: CallOptions,
 }
 
@@ -87,7 +87,7 @@ struct BegunCall<'c> {
 
 impl<'c> CallBuilder<'c> {
     #[inline]
-    pub(crate) fn new(socket: &'c Socket, to: Address, body: Bytes) -> Self {
+    pub(crate) fn new(socket: &'c Socket, to: Address, body: Body) -> Self {
         Self { socket, to, body, options: CallOptions::new() }
     }
 

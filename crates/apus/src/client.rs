@@ -7,6 +7,7 @@ use std::mem;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use apus_proto::Body;
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -138,12 +139,12 @@ impl Client {
     /// A call: `client.call(to, body).await?` in a task, `client.call(to, body).wait()?` in a thread. [`CallBuilder`] has the options
     /// and the other ways.
     ///
-    /// The body is not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`.
+    /// The body is not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`, or two of them ([`Body::parts`]).
     ///
     /// Without a [deadline](CallBuilder::deadline) a call ends with the response, or when the peer has been silent for the setting
     /// `peer_timeout` (1 s).
     #[inline]
-    pub fn call(&self, to: Address, body: impl Into<Bytes>) -> CallBuilder<'_> {
+    pub fn call(&self, to: Address, body: impl Into<Body>) -> CallBuilder<'_> {
         CallBuilder::new(&self.socket, to, body.into())
     }
 
@@ -174,7 +175,7 @@ impl Client {
     pub fn send(
         &self,
         to: Address,
-        body: impl Into<Bytes>,
+        body: impl Into<Body>,
         cookie: u64,
         flush: Flush,
     ) -> Result<(), CallError> {
@@ -189,7 +190,7 @@ impl Client {
     pub fn send_with(
         &self,
         to: Address,
-        body: impl Into<Bytes>,
+        body: impl Into<Body>,
         cookie: u64,
         flush: Flush,
         options: CallOptions,

@@ -167,7 +167,7 @@ pub use address::{Address, AddressError, Scheme};
 #[cfg(feature = "custom-link")]
 pub use apus_net as net;
 pub use apus_net::{Capabilities, LinkCounters, Networks, NetworksError};
-pub use apus_proto::{Awaited, CallStory, Counters, FIRST_CLIENT_PORT};
+pub use apus_proto::{Awaited, Body, CallStory, Counters, FIRST_CLIENT_PORT};
 pub use apus_wire::{ParseTraceContextError, PathError, TraceContext};
 pub use bytes::Bytes;
 pub use call::{Call, Canceller};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use apus_proto::{Endpoint, RpcKey, Time};
+use apus_proto::{Body, Endpoint, RpcKey, Time};
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
@@ -358,7 +358,7 @@ impl Request {
     /// }
     /// # }
     /// ```
-    pub fn reply(self, body: impl Into<Bytes>) -> Result<(), ReplyFailed> {
+    pub fn reply(self, body: impl Into<Body>) -> Result<(), ReplyFailed> {
         self.reply_with(body, Flush::Now)
     }
 
@@ -367,7 +367,7 @@ impl Request {
     /// # Errors
     ///
     /// As [`reply`](Self::reply).
-    pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyFailed> {
+    pub fn reply_with(mut self, body: impl Into<Body>, flush: Flush) -> Result<(), ReplyFailed> {
         let body = body.into();
         let length = body.len();
         if self.path.is_local() && self.may_queue(length) {
@@ -401,7 +401,7 @@ impl Request {
     }
 
     #[inline]
-    fn queue(mut self, body: Bytes) {
+    fn queue(mut self, body: Body) {
         self.answered(body.len());
         let taken = (self.taken != NEVER).then_some(self.taken);
         let (socket, rpc, path) = (self.socket.key, self.rpc, self.path);
@@ -414,9 +414,10 @@ impl Request {
         self.trace.replied(length);
     }
 
-    /// Sets the response that [`reply_all`](Self::reply_all) sends, in place of the request's body.
-    pub fn set_reply(&mut self, body: impl Into<Bytes>) {
-        self.body = body.into();
+    /// Sets the response that [`reply_all`](Self::reply_all) sends, in place of the request's body. The parts of a long one
+    /// are joined.
+    pub fn set_reply(&mut self, body: impl Into<Body>) {
+        self.body = body.into().into_bytes();
         self.answer = ResponseState::Set;
     }
 
@@ -491,8 +492,8 @@ impl Reply for Request {
     }
 
     #[inline]
-    fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
-        (self.answer == ResponseState::Set).then(|| (self.rpc, mem::take(&mut self.body)))
+    fn take_response(&mut self) -> Option<(RpcKey, Body)> {
+        (self.answer == ResponseState::Set).then(|| (self.rpc, mem::take(&mut self.body).into()))
     }
 
     #[inline]
@@ -501,8 +502,8 @@ impl Reply for Request {
     }
 
     #[cold]
-    fn refused(&mut self, body: Bytes, error: &ReplyError) {
-        self.body = body;
+    fn refused(&mut self, body: Body, error: &ReplyError) {
+        self.body = body.into_bytes();
         self.trace.reply_failed(error);
     }
 }

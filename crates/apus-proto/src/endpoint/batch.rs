@@ -5,6 +5,7 @@ use std::time::Duration;
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
+use crate::body::Body;
 use crate::cookie::Cookie;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
@@ -313,9 +314,9 @@ impl Departures<'_> {
     pub fn call(
         &mut self,
         port: u16,
-        body: Bytes,
+        body: Body,
         options: CallOptions,
-        send: impl FnOnce(Words, &Bytes) -> bool,
+        send: impl FnOnce(Words, &Body) -> bool,
     ) -> Result<RpcKey, CallError> {
         let length = body.len();
         let cost = RPC_BYTES + length as u64;
@@ -396,8 +397,8 @@ impl Departures<'_> {
     pub fn reply(
         &mut self,
         key: RpcKey,
-        body: Bytes,
-        send: impl FnOnce(Words, &Bytes) -> bool,
+        body: Body,
+        send: impl FnOnce(Words, &Body) -> bool,
     ) -> Result<(), ReplyError> {
         let length = body.len();
         let limit = self.endpoint.parts.config.message_max;
@@ -424,13 +425,13 @@ impl Departures<'_> {
 
     /// Returns the body of the call or response that was refused just now.
     #[cold]
-    pub fn take_refused(&mut self) -> Bytes {
+    pub fn take_refused(&mut self) -> Body {
         self.endpoint.take_refused().unwrap_or_default()
     }
 
     /// Refuses a response: its request is no longer in service, or it is too long.
     #[cold]
-    fn refuse_reply(&mut self, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+    fn refuse_reply(&mut self, key: RpcKey, body: Body) -> Result<(), ReplyError> {
         self.settle();
         let (length, limit) = (body.len(), self.endpoint.parts.config.message_max);
         self.endpoint.discard(body);

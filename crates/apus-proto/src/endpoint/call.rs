@@ -3,6 +3,7 @@
 use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
 
+use crate::body::Body;
 use crate::contact::{Contact, Opening};
 use crate::cookie::Cookie;
 use crate::cutoffs::unscheduled_priority;
@@ -43,9 +44,10 @@ impl Endpoint {
         now: Time,
         socket: SocketKey,
         to: Remote,
-        body: Bytes,
+        body: impl Into<Body>,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
+        let body = body.into();
         if to.path.is_local() {
             return self.call_local(now, socket, to, body, options);
         }
@@ -172,7 +174,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         admitted: Admitted,
-        body: Option<Bytes>,
+        body: Option<Body>,
         options: CallOptions,
     ) -> RpcKey {
         let Admitted { peer: peer_key, socket, ports, .. } = admitted;

@@ -3,6 +3,7 @@
 use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
+use crate::body::Body;
 use crate::cookie::Cookie;
 use crate::error::CallFailed;
 use crate::remote::Remote;
@@ -100,7 +101,7 @@ pub struct CallOptions {
 
 /// Bodies of messages that an endpoint no longer needs ([`Endpoint::take_spent`](crate::Endpoint::take_spent)).
 #[derive(Default, Debug)]
-pub struct SpentBodies(pub(super) Vec<Bytes>);
+pub struct SpentBodies(pub(super) Vec<Body>);
 
 impl SpentBodies {
     /// Drops the bodies and keeps the memory of their list, unless that is large.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
+use crate::body::Body;
 use crate::budget::for_others;
 use crate::endpoint::Endpoint;
 use crate::endpoint::batch::Events;
@@ -27,7 +28,7 @@ use crate::usage::{Account, Change, Charge, RPC_BYTES};
 #[cold]
 fn send_trace(path: PathId, id: u64, context: &TraceContext, sink: &mut dyn MessageSink) {
     //= docs/protocol.md#local-9
-    let context = Bytes::copy_from_slice(&context.to_bytes());
+    let context = Bytes::copy_from_slice(&context.to_bytes()).into();
     sink.send(path, MessageKind::Trace.encode(id), &context);
 }
 
@@ -144,7 +145,7 @@ impl Endpoint {
         now: Time,
         socket: SocketKey,
         to: Remote,
-        body: Bytes,
+        body: Body,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         self.departures(now, socket, to.path).call(to.port, body, options, |_, _| false)
@@ -286,7 +287,7 @@ impl Endpoint {
                     }
                 }
                 OutboundMessage::Control(path, kind, id) => {
-                    sink.send(path, kind.encode(id), &Bytes::new());
+                    sink.send(path, kind.encode(id), &Body::default());
                 }
             }
         }
@@ -548,7 +549,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         key: RpcKey,
-        body: Bytes,
+        body: Body,
     ) -> Result<(), ReplyError> {
         let call = self.local.get(key);
         let found = call.and_then(|call| Some((call.socket, self.local.path_at(call.peer)?)));

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use apus_wire::{MAX_LINUX_MESSAGE, RpcUnknown, UnknownReason};
-use bytes::Bytes;
 
+use crate::body::Body;
 use crate::config::Config;
-use crate::control::Body;
+use crate::control;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::Step;
@@ -31,7 +31,13 @@ impl Endpoint {
     ///
     /// If the request is no longer in service, or the response is too large, empty and for a Linux host, or does not fit the
     /// budgets. In all cases but the first, the request can be answered again.
-    pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+    pub fn reply(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        body: impl Into<Body>,
+    ) -> Result<(), ReplyError> {
+        let body = body.into();
         if is_local(key) {
             return self.reply_local(now, key, body);
         }
@@ -94,7 +100,7 @@ impl Endpoint {
         //= docs/protocol.md#handler-1
         //= docs/protocol.md#linux-2
         if !step.peer.native {
-            step.control(Body::Unknown(RpcUnknown { reason }));
+            step.control(control::Body::Unknown(RpcUnknown { reason }));
         }
         self.abort(key)
     }
@@ -102,7 +108,7 @@ impl Endpoint {
 
 impl Step<'_> {
     /// Begins to transmit the response of a request in service.
-    fn reply(&mut self, now: Time, body: Bytes) {
+    fn reply(&mut self, now: Time, body: Body) {
         let length = body.len() as u32;
         let request = self.rpc.charge.bytes.saturating_sub(RPC_BYTES);
         self.parts.note_call(now, request, length.into());

@@ -4,8 +4,8 @@
 //! needs more than that goes the way of a single one.
 
 use apus_wire::PathId;
-use bytes::Bytes;
 
+use crate::body::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::CallOptions;
@@ -103,9 +103,10 @@ impl ShortMessages<'_> {
     pub fn call(
         &mut self,
         port: u16,
-        body: Bytes,
+        body: impl Into<Body>,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
+        let body = body.into();
         let length = body.len();
         let cost = RPC_BYTES + length as u64;
         let fits = |it: &Begun| {
@@ -191,8 +192,8 @@ impl ShortMessages<'_> {
     ///
     /// The errors of [`Endpoint::reply`]. [`Endpoint::take_refused`] returns the body.
     #[inline]
-    pub fn reply(&mut self, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
-        match self.reply_short(key, body) {
+    pub fn reply(&mut self, key: RpcKey, body: impl Into<Body>) -> Result<(), ReplyError> {
+        match self.reply_short(key, body.into()) {
             None => Ok(()),
             Some(body) => {
                 self.settle();
@@ -203,7 +204,7 @@ impl ShortMessages<'_> {
 
     /// Answers a request, or returns the body if it has to go the way of a single one.
     #[inline(always)]
-    fn reply_short(&mut self, key: RpcKey, body: Bytes) -> Option<Bytes> {
+    fn reply_short(&mut self, key: RpcKey, body: Body) -> Option<Body> {
         let (now, length) = (self.now, body.len());
         if is_local(key) {
             return Some(body);

@@ -4,10 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use apus_wire::{Header, Meet, PacketSink, PathId, UnknownReason};
 
-use bytes::Bytes;
-
+use crate::body::Body;
 use crate::config::Config;
-use crate::control::Body;
+use crate::control;
 use crate::cookie::Cookie;
 use crate::counters::Counters;
 use crate::endpoint::event::Event;
@@ -189,7 +188,7 @@ impl Endpoint {
     }
 
     /// Returns the body of the call that was refused just now.
-    pub fn take_refused(&mut self) -> Option<Bytes> {
+    pub fn take_refused(&mut self) -> Option<Body> {
         self.parts.spent.0.pop()
     }
 
@@ -201,8 +200,8 @@ impl Endpoint {
 
     /// Keeps a body that is no longer needed until [`take_spent`](Self::take_spent).
     #[inline]
-    pub fn discard(&mut self, body: Bytes) {
-        self.parts.spent.0.push(body);
+    pub fn discard(&mut self, body: impl Into<Body>) {
+        self.parts.spent.0.push(body.into());
     }
 
     /// Returns whether there are spent bodies to take.
@@ -213,7 +212,7 @@ impl Endpoint {
     }
 
     /// Moves the bodies of calls and responses that are no longer needed into `spent`, which must be empty. Dropping a body may run
-    /// any code of the application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An endpoint keeps its
+    /// any code of the application ([`bytes::Bytes::from_owner`]), so the caller drops them where it holds no lock. An endpoint keeps its
     /// spent bodies until they are taken.
     #[inline]
     pub fn take_spent(&mut self, spent: &mut SpentBodies) {
@@ -223,7 +222,7 @@ impl Endpoint {
 
     /// Removes and returns the only body that [`take_spent`](Self::take_spent) would move, if it is one.
     #[inline]
-    pub fn take_only_spent(&mut self) -> Option<Bytes> {
+    pub fn take_only_spent(&mut self) -> Option<Body> {
         if self.parts.spent.0.len() == 1 { self.parts.spent.0.pop() } else { None }
     }
 
@@ -491,7 +490,7 @@ impl Endpoint {
         let is_known = step.rpc.phase.is_incoming() || request.is_some_and(Outgoing::has_begun);
         //= docs/protocol.md#life-8
         if is_known && step.rpc.is_client() && !step.peer.native && step.peer.contact.may_send() {
-            step.control(Body::Abort);
+            step.control(control::Body::Abort);
         }
     }
 
@@ -525,7 +524,7 @@ impl Endpoint {
         step.parts.counters.slow_calls += 1;
         if step.parts.tracer.may_freeze(now, false) {
             if step.peer.contact.may_send() {
-                step.control(Body::Freeze);
+                step.control(control::Body::Freeze);
                 step.parts.tracer.record(TraceEvent::FreezeXmit, mark, 0, 0);
             }
             step.parts.tracer.freeze();

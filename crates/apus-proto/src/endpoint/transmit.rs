@@ -8,6 +8,7 @@ use apus_wire::{
     ShortTransmit, Stamp, TraceContext, Transmit,
 };
 
+use crate::body::PacketPayload;
 use crate::control::Body;
 use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
@@ -289,7 +290,7 @@ impl Step<'_> {
             flags: flags.with(message.marks),
             extension: items.is_anything().then(|| items.extension()),
             acks,
-            body: &message.body,
+            body: message.body.short(),
         });
         self.trace_sent(false, 0, length, bytes);
         Some(bytes)
@@ -622,13 +623,17 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         if !self.peer.loopback {
             self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);
         }
-        self.sink.send(Transmit {
-            path: self.peer.path,
-            priority,
-            header: head,
-            body: &message.body,
-            range: piece.start as usize..piece.end as usize,
-        });
+        let range = piece.start as usize..piece.end as usize;
+        let PacketPayload { before, part: body, range } = message.body.packet(range);
+        let joined;
+        let header = match before {
+            [] => &*head,
+            _ => {
+                joined = [&*head, before].concat();
+                &joined[..]
+            }
+        };
+        self.sink.send(Transmit { path: self.peer.path, priority, header, body, range });
         Some(bytes.into())
     }
 }

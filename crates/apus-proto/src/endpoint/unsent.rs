@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use apus_wire::PathId;
-use bytes::Bytes;
 
+use crate::body::Body;
 use crate::cookie::Cookie;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
@@ -27,7 +27,7 @@ struct Unsent {
     socket: SocketKey,
     /// The server's port.
     port: u16,
-    body: Bytes,
+    body: Body,
     options: CallOptions,
 }
 

@@ -586,7 +586,7 @@ impl<'a> World<'a> {
             // A request of an attacker, or a damaged one. It is answered so that all state takes its usual course.
             let now = self.local(node);
             let node = &mut self.nodes[node];
-            match node.endpoint.reply(now, rpc, body.to_vec().into()) {
+            match node.endpoint.reply(now, rpc, body.to_vec()) {
                 Ok(()) => node.given += body.len() as u64 + RPC_BYTES,
                 Err(_) => _ = node.endpoint.abort(rpc),
             }

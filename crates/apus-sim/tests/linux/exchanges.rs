@@ -182,7 +182,7 @@ impl World {
         let body = body(number, length);
         let options = CallOptions { cookie: Cookie::Key(number), ..CallOptions::default() };
         let to = Remote::new(linux(), port);
-        let call = self.endpoint.call(self.time(), self.socket, to, body.clone().into(), options);
+        let call = self.endpoint.call(self.time(), self.socket, to, body.clone(), options);
         call.expect("the call is within limits");
         self.apus_calls.insert(number, body);
         self.turn();

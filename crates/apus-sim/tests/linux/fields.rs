@@ -59,7 +59,7 @@ impl Hosts {
         let body = vec![7; length];
         let now = self.time();
         self.endpoint
-            .call(now, socket, to, body.clone().into(), CallOptions::default())
+            .call(now, socket, to, body.clone(), CallOptions::default())
             .expect("the call is within limits");
         self.settle();
         self.module.call(host(1), PORT, body);

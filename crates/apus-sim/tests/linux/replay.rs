@@ -216,7 +216,7 @@ impl<'a> Player<'a> {
         let body = self.requests[&packet.id()].clone();
         let key = self
             .endpoint
-            .call(self.now, self.socket, to, body.into(), CallOptions::default())
+            .call(self.now, self.socket, to, body, CallOptions::default())
             .expect("the call is within limits");
         self.calls.insert(key, packet.id());
         let known: Vec<u64> = self.observer.messages.keys().copied().collect();

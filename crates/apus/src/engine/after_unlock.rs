@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_net::Examination;
-use apus_proto::SpentBodies;
+use apus_proto::{Body, SpentBodies};
 use apus_wire::PathError;
-use bytes::Bytes;
 
 use super::{Engine, Handler};
 use crate::delivery::parker::Waiter;
@@ -51,7 +50,7 @@ impl Engine {
 
     /// The body to drop after the unlock, if that is the only work: the usual case after an operation on a single call.
     #[inline]
-    pub(crate) fn take_only_work(&mut self) -> Option<Bytes> {
+    pub(crate) fn take_only_work(&mut self) -> Option<Body> {
         if self.has_rare_work() { None } else { self.endpoint.take_only_spent() }
     }
 

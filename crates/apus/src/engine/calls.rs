@@ -3,7 +3,7 @@
 use std::mem;
 
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Cookie, Endpoint, Remote, RpcKey, SocketKey, Time, TraceMark};
+use apus_proto::{Body, CallOptions, Cookie, Endpoint, Remote, RpcKey, SocketKey, Time, TraceMark};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ impl Engine {
         now: Time,
         socket: SocketKey,
         (to, waits): (Remote, Option<&Address>),
-        body: Bytes,
+        body: Body,
         completion: CompletionMode,
         options: CallOptions,
     ) -> Result<CallKey, CallError> {
@@ -54,7 +54,7 @@ impl Engine {
         now: Time,
         socket: SocketKey,
         to: Remote,
-        body: Bytes,
+        body: Body,
         cookie: u64,
         options: CallOptions,
     ) -> Result<(), CallError> {
@@ -70,7 +70,7 @@ impl Engine {
         now: Time,
         socket: SocketKey,
         to: Remote,
-        body: Bytes,
+        body: Body,
         cookie: u64,
         options: CallOptions,
     ) -> Result<(), CallError> {
@@ -99,7 +99,7 @@ impl Engine {
         if let Some(mut near) = self.near(now, socket, to.path) {
             for (body, cookie) in &mut *calls {
                 let options = CallOptions { cookie: Cookie::Queue(*cookie), ..Default::default() };
-                let begin = near.call(to.port, mem::take(body), options);
+                let begin = near.call(to.port, mem::take(body).into(), options);
                 sent = begin.map(drop).map_err(CallError::refused);
                 if sent.is_err() {
                     break;
@@ -116,7 +116,7 @@ impl Engine {
         if sent.is_err()
             && let Some((body, _)) = calls.get_mut(begun)
         {
-            *body = self.endpoint.take_refused().unwrap_or_default();
+            *body = self.endpoint.take_refused().unwrap_or_default().into_bytes();
         }
         calls.drain(..begun);
         sent
@@ -161,7 +161,7 @@ impl Engine {
         now: Time,
         socket: SocketKey,
         to: Remote,
-        body: Bytes,
+        body: Body,
         options: CallOptions,
     ) -> Result<RpcKey, apus_proto::CallError> {
         if let Some(mut near) = self.near(now, socket, to.path) {
@@ -269,7 +269,7 @@ impl Engine {
         socket: SocketKey,
         rpc: RpcKey,
         to: PathId,
-        body: Bytes,
+        body: Body,
     ) -> Result<(), ReplyError> {
         if self.mail.mailbox(socket).is_none() {
             self.endpoint.discard(body);

@@ -1,8 +1,7 @@
 //! Calls and responses within the host that go straight into the ring of their peer.
 
-use apus_proto::{CallError, CallOptions, Departures, RpcKey, SocketKey, Time, Words};
+use apus_proto::{Body, CallError, CallOptions, Departures, RpcKey, SocketKey, Time, Words};
 use apus_wire::PathId;
-use bytes::Bytes;
 
 use super::Engine;
 use crate::error::ReplyError;
@@ -22,13 +21,13 @@ pub(crate) trait Reply {
     fn rpc(&self) -> RpcKey;
 
     /// Takes the response, if there is one.
-    fn take_response(&mut self) -> Option<(RpcKey, Bytes)>;
+    fn take_response(&mut self) -> Option<(RpcKey, Body)>;
 
     /// The response of this length is on its way.
     fn sent(&mut self, length: usize);
 
     /// The response was refused.
-    fn refused(&mut self, body: Bytes, error: &ReplyError);
+    fn refused(&mut self, body: Body, error: &ReplyError);
 }
 
 impl Engine {
@@ -91,7 +90,7 @@ impl Near<'_> {
     pub(crate) fn call(
         &mut self,
         port: u16,
-        body: Bytes,
+        body: Body,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         let sender = &mut self.sender;
@@ -100,7 +99,7 @@ impl Near<'_> {
 
     /// Answers a request.
     #[inline]
-    pub(crate) fn reply(&mut self, rpc: RpcKey, body: Bytes) -> Result<(), apus_proto::ReplyError> {
+    pub(crate) fn reply(&mut self, rpc: RpcKey, body: Body) -> Result<(), apus_proto::ReplyError> {
         let sender = &mut self.sender;
         self.departures.reply(rpc, body, |words, body| send(sender, words, body))
     }
@@ -108,7 +107,7 @@ impl Near<'_> {
 
 /// Sends a message. Returns `true`: it does not have to wait.
 #[inline]
-fn send(sender: &mut NeighbourSender<'_>, words: Words, body: &Bytes) -> bool {
+fn send(sender: &mut NeighbourSender<'_>, words: Words, body: &Body) -> bool {
     sender.send(words, body);
     true
 }

@@ -5,9 +5,8 @@
 
 use std::mem;
 
-use apus_proto::{RpcKey, SocketKey, Time};
+use apus_proto::{Body, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
-use bytes::Bytes;
 
 use super::Engine;
 use super::near::Reply;
@@ -32,7 +31,7 @@ pub(crate) struct QueuedReply {
     pub(crate) path: PathId,
     /// Time at which the application took the request, if it has a deadline.
     pub(crate) taken: Option<Time>,
-    pub(crate) body: Bytes,
+    pub(crate) body: Body,
 }
 
 /// Longer responses gain nothing by waiting for others.
@@ -113,7 +112,7 @@ impl Reply for QueuedReply {
     }
 
     #[inline]
-    fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
+    fn take_response(&mut self) -> Option<(RpcKey, Body)> {
         Some((self.rpc, mem::take(&mut self.body)))
     }
 
@@ -121,7 +120,7 @@ impl Reply for QueuedReply {
     fn sent(&mut self, _: usize) {}
 
     #[cold]
-    fn refused(&mut self, body: Bytes, _: &ReplyError) {
+    fn refused(&mut self, body: Body, _: &ReplyError) {
         self.body = body;
     }
 }

@@ -5,8 +5,7 @@ use std::mem;
 use std::task::Waker;
 
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Cookie, Remote, SocketKey, Time};
-use bytes::Bytes;
+use apus_proto::{Body, CallOptions, Cookie, Remote, SocketKey, Time};
 
 use super::Engine;
 use super::waiting_calls::WaitingCall;
@@ -114,8 +113,8 @@ impl Engine {
         &mut self,
         now: Time,
         waiting: &WaitingCall,
-        body: Bytes,
-    ) -> Result<(), (Bytes, CallError)> {
+        body: Body,
+    ) -> Result<(), (Body, CallError)> {
         let path = match self.resolve(waiting.to) {
             Ok(path) => path,
             Err(error) => return Err((body, error)),
@@ -138,7 +137,7 @@ impl Engine {
     }
 
     /// Ends a call that found no room.
-    fn end_waiting(&mut self, waiting: WaitingCall, body: Bytes) {
+    fn end_waiting(&mut self, waiting: WaitingCall, body: Body) {
         self.endpoint.discard(body);
         self.mail.fail(waiting.call, waiting.refusal);
     }

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use apus_proto::{CallOptions, SocketKey, Time};
-use bytes::Bytes;
+use apus_proto::{Body, CallOptions, SocketKey, Time};
 
 use crate::address::Address;
 use crate::delivery::parker::Waiter;
@@ -26,7 +25,7 @@ pub(super) struct WaitingCall {
     pub(super) call: CallKey,
     pub(super) socket: SocketKey,
     pub(super) to: Address,
-    pub(super) body: Bytes,
+    pub(super) body: Body,
     pub(super) options: CallOptions,
     /// Why it could not begin.
     pub(super) refusal: CallError,

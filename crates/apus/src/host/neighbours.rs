@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use apus_net::{Link, OwningProcess};
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
+use apus_proto::{Body, CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
 use apus_shm::{Listener, Pair, PairError, PeerProcess, Watch};
 use apus_wire::PathId;
-use bytes::Bytes;
 
 use crate::host::neighbour_key::NeighbourKey;
 use crate::mail::Mail;
@@ -429,11 +428,11 @@ impl Neighbours {
 
     /// Sends a message to a neighbour.
     #[inline]
-    pub(crate) fn send(&mut self, now: Time, key: NeighbourKey, words: Words, body: &Bytes) {
+    pub(crate) fn send(&mut self, now: Time, key: NeighbourKey, words: Words, body: &Body) {
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return };
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += body.len() as u64;
-        let sent = paired.pair.send(words, body);
+        let sent = send(&mut paired.pair, words, body);
         if !mem::replace(&mut paired.sends, true) {
             self.sending.push(key);
         }
@@ -728,12 +727,21 @@ impl NeighbourSender<'_> {
     /// Sends a message, or queues it in the pair if there is no room. The node is woken by the next
     /// [`transmit`](Neighbours::transmit).
     #[inline]
-    pub(crate) fn send(&mut self, words: Words, body: &Bytes) {
+    pub(crate) fn send(&mut self, words: Words, body: &Body) {
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += body.len() as u64;
-        if let Err(error) = self.pair.send(words, body) {
+        if let Err(error) = send(self.pair, words, body) {
             note_end(self.key, &error, self.ended, self.counters);
         }
+    }
+}
+
+/// Sends a message to the node of a pair, or queues it.
+#[inline(always)]
+fn send(pair: &mut Pair, words: Words, body: &Body) -> Result<(), PairError> {
+    match body.as_parts() {
+        (body, None) => pair.send(words, body),
+        (first, Some(second)) => pair.send_parts(words, [first, second]),
     }
 }
 
@@ -761,7 +769,7 @@ struct Sink<'a> {
 
 impl MessageSink for Sink<'_> {
     #[inline]
-    fn send(&mut self, path: PathId, words: Words, body: &Bytes) {
+    fn send(&mut self, path: PathId, words: Words, body: &Body) {
         match self.neighbours.attachments.engine {
             None => {
                 self.neighbours.send(self.now, NeighbourKey::from_bits(path.name()), words, body)
@@ -787,7 +795,7 @@ impl MessageSink for Sink<'_> {
         let follows = paired
             .is_some_and(|paired| paired.pair.is_sending() && paired.pair.send_after(words, is_it));
         if !follows {
-            self.send(path, words, &Bytes::new());
+            self.send(path, words, &Body::default());
         }
     }
 }

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use apus_net::OwningProcess;
 use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, Time, Words, sooner};
+use apus_proto::{Body, Endpoint, Time, Words, sooner};
 use apus_shm::closer::{self, close_elsewhere};
 use apus_shm::{Listener, Pair, PairError, PeerProcess, PendingPair, Place, Trust, connect_to};
 use apus_wire::PathId;
-use bytes::Bytes;
 
 use crate::host::meetings::{ACCEPT_PAUSE, CLOSING_MAX};
 use crate::host::neighbour_key::NeighbourKey;
@@ -267,11 +266,11 @@ impl Neighbours {
         engine: NeighbourKey,
         path: PathId,
         words: Words,
-        body: &Bytes,
+        body: &Body,
     ) {
         let attached = self.attachments.attached.as_ref();
         if let Some((words, body)) = attached.and_then(|it| it.announcement(path, words)) {
-            self.send(now, engine, words, &body);
+            self.send(now, engine, words, &body.into());
         }
         self.send(now, engine, words, body);
     }
@@ -282,13 +281,13 @@ impl Neighbours {
         while let Some((to, words, body)) =
             self.attachments.forwarder.as_mut().and_then(|it| it.next_outgoing())
         {
-            self.send(now, to, words, &body);
+            self.send(now, to, words, &body.into());
         }
         let Some(engine) = self.attachments.engine else { return };
         while let Some((words, body)) =
             self.attachments.attached.as_mut().and_then(|it| it.outgoing.pop_front())
         {
-            self.send(now, engine, words, &body);
+            self.send(now, engine, words, &body.into());
         }
     }
 

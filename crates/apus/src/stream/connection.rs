@@ -663,6 +663,7 @@ impl Connection {
             let completion = CompletionMode::Queue(segment.unwrap_or(NO_SEGMENT));
             let begun = engine.resolve(self.peer).and_then(|path| {
                 let to = Remote::new(path, self.peer.port);
+                let body = body.into();
                 engine.call(now, self.end.key, (to, None), body, completion, CallOptions::default())
             });
             if let Err(error) = begun {
@@ -708,7 +709,7 @@ fn give_answers(
 ) -> bool {
     while let Some(mut answer) = answerer.poll_answer() {
         let body = mem::take(&mut answer.body);
-        match engine.reply(now, socket, answer.call.rpc, answer.call.path, body) {
+        match engine.reply(now, socket, answer.call.rpc, answer.call.path, body.into()) {
             Ok(()) => {}
             Err(ReplyError::OverBudget { .. }) => {
                 answerer.not_answered(answer, true);

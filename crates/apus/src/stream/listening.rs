@@ -164,7 +164,7 @@ impl Listening {
 
     fn refuse(&self, engine: &mut Engine, now: Time, call: HeldCall, id: u64, reason: Reason) {
         let body = Bytes::copy_from_slice(&SegmentHeader::reset(id, reason).encode());
-        if engine.reply(now, self.end.key, call.rpc, call.path, body).is_err() {
+        if engine.reply(now, self.end.key, call.rpc, call.path, body.into()).is_err() {
             engine.endpoint.abort(call.rpc);
         }
     }
