@@ -1,8 +1,27 @@
 //! Bodies before the message with their head is made.
 
-use apus::Bytes;
+use apus::{Body, Bytes};
 
 use crate::scratch::EncodeBuffer;
+
+/// The message of a head and the bytes behind it, which stay where they are if they are long.
+pub(crate) fn behind(mut head: Vec<u8>, bytes: Bytes) -> Body {
+    if is_long(bytes.len()) {
+        return Body::parts([head.into(), bytes]);
+    }
+    head.extend_from_slice(&bytes);
+    head.into()
+}
+
+/// Bytes for which a head has room that [`behind`] puts this many bytes behind.
+pub(crate) fn room(length: usize) -> usize {
+    if is_long(length) { 0 } else { length }
+}
+
+/// Whether this many bytes are better left where they are than copied behind a head.
+fn is_long(length: usize) -> bool {
+    length > Body::JOINED_MAX
+}
 
 /// The body of a request or a response: bytes that a codec has written, then bytes of the program.
 #[derive(Debug, Default)]
@@ -22,33 +41,33 @@ impl MessageBody {
 
     /// Bytes for which a head has room that [`message`](Self::message) gets.
     pub(crate) fn room(&self) -> usize {
-        if self.is_long() { 0 } else { self.len() }
+        if self.stays_encoded() { 0 } else { self.encoded().len() + room(self.rest.len()) }
     }
 
-    /// Whether the body stays in its buffer, and its head is written before it.
-    fn is_long(&self) -> bool {
-        self.rest.is_empty() && self.encoded.as_ref().is_some_and(EncodeBuffer::is_long)
+    /// Whether the body stays in the buffer in which it was encoded.
+    fn stays_encoded(&self) -> bool {
+        self.rest.is_empty() && is_long(self.encoded().len())
     }
 
     /// The bytes alone.
     pub(crate) fn into_bytes(mut self) -> Bytes {
-        if self.encoded.is_none() { self.rest } else { self.message(Vec::new()) }
+        if self.encoded.is_none() { self.rest } else { self.message(Vec::new()).into_bytes() }
     }
 
     /// The message of this body, which may become another message later.
-    pub(crate) fn message(&mut self, head: Vec<u8>) -> Bytes {
-        if self.is_long()
+    pub(crate) fn message(&mut self, mut head: Vec<u8>) -> Body {
+        if self.stays_encoded()
             && let Some(encoded) = self.encoded.take()
         {
-            let message = encoded.behind(&head);
-            self.rest = message.slice(head.len()..);
-            return message;
+            self.rest = encoded.into_bytes();
         }
-        let mut message = head;
-        message.reserve_exact(self.len());
-        message.extend_from_slice(self.encoded());
-        message.extend_from_slice(&self.rest);
-        message.into()
+        head.reserve_exact(self.room());
+        head.extend_from_slice(self.encoded());
+        if is_long(self.rest.len()) {
+            return Body::parts([head.into(), self.rest.clone()]);
+        }
+        head.extend_from_slice(&self.rest);
+        head.into()
     }
 }
 
@@ -80,9 +99,12 @@ mod tests {
             for head in ["head", "another head"] {
                 let message = body.message(head.into());
                 assert_eq!((message.len(), body.len()), (head.len() + length, length));
+                let (first, second) = message.as_parts();
+                assert_eq!(second.map(|second| second.as_ptr()), (!is_copied).then_some(place));
+                assert_eq!(first.len(), if is_copied { head.len() + length } else { head.len() });
+                let message = message.into_bytes();
                 assert!(message.starts_with(head.as_bytes()));
                 assert!(message[head.len()..].iter().all(|byte| *byte == 7));
-                assert_eq!(message.as_ptr() != place, is_copied || head != "head");
             }
         }
     }
@@ -92,6 +114,21 @@ mod tests {
         let mut encoded = EncodeBuffer::new();
         encoded.buffer().extend_from_slice(b"one ");
         let mut body = MessageBody { encoded: Some(encoded), rest: Bytes::from_static(b"two") };
-        assert_eq!(body.message(b"head ".to_vec()), "head one two");
+        assert_eq!(body.message(b"head ".to_vec()).into_bytes(), "head one two");
+    }
+
+    #[test]
+    fn a_long_rest_is_not_copied() {
+        let mut encoded = EncodeBuffer::new();
+        encoded.buffer().extend_from_slice(b"one ");
+        let rest = Bytes::from(vec![7; 100_000]);
+        let mut body = MessageBody { encoded: Some(encoded), rest: rest.clone() };
+        assert_eq!(body.room(), 4);
+        for _ in 0..2 {
+            let message = body.message(b"head ".to_vec());
+            let (first, second) = message.as_parts();
+            assert_eq!(&first[..], b"head one ");
+            assert_eq!(second.map(|second| second.as_ptr()), Some(rest.as_ptr()));
+        }
     }
 }

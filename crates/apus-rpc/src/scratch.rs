@@ -1,7 +1,7 @@
 //! Buffers in which values are encoded before their length is known.
 //!
 //! A thread keeps some of them, so that encoding a short value allocates nothing. Its message, whose length is known then, is
-//! allocated once. A long value becomes a message in its buffer, in which it is moved once, behind a head.
+//! allocated once. A long value stays in its buffer, which is a part of its message.
 
 use std::cell::RefCell;
 use std::mem;
@@ -52,15 +52,8 @@ impl EncodeBuffer {
         self.buffer.splice(..0, bytes.iter().copied());
     }
 
-    /// Whether the bytes are better moved in their buffer than copied to a new one.
-    #[inline]
-    pub(crate) fn is_long(&self) -> bool {
-        self.buffer.len() > SHORT_MAX
-    }
-
-    /// The message with this head.
-    pub(crate) fn behind(mut self, head: &[u8]) -> Bytes {
-        self.prepend(head);
+    /// The bytes, in their buffer.
+    pub(crate) fn into_bytes(mut self) -> Bytes {
         mem::take(&mut self.buffer).into()
     }
 }

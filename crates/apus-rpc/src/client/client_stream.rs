@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use apus::{Bytes, TraceContext};
+use apus::{Body, Bytes, TraceContext};
 
+use crate::body;
 use crate::client::call_head::{CallHead, options};
 use crate::client::calls::ChannelParts;
 use crate::client::endpoint_state::InFlight;
@@ -106,14 +107,14 @@ struct Outgoing {
 struct Push {
     call: Started,
     /// For a repetition, of a PUSH that may have overtaken the OPEN.
-    message: Option<Bytes>,
+    message: Option<Body>,
 }
 
 /// Messages that have overtaken their OPEN and found no room at the server. They are sent again after a pause.
 //= docs/rpc-wire.md#E26
 #[derive(Default)]
 struct EarlyMessages {
-    pushes: Vec<Bytes>,
+    pushes: Vec<Body>,
     hold: bool,
     pause: Option<Sleep>,
     /// Number of pauses so far.
@@ -265,7 +266,7 @@ impl ClientStream {
         }
     }
 
-    fn call(&self, message: Bytes) -> Result<Started, Status> {
+    fn call(&self, message: Body) -> Result<Started, Status> {
         let remaining = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         let options = options(remaining, self.trace)?;
         self.ends.is_due.store(true, Ordering::SeqCst);
@@ -285,11 +286,11 @@ impl ClientStream {
     }
 
     /// A call after the OPEN.
-    fn call_later(&self, message: impl Into<Bytes>) -> Result<Started, Status> {
+    fn call_later(&self, message: impl Into<Body>) -> Result<Started, Status> {
         self.call(message.into()).map_err(later)
     }
 
-    fn push(&self, message: Bytes, is_early: bool) -> Result<Push, Status> {
+    fn push(&self, message: Body, is_early: bool) -> Result<Push, Status> {
         let kept = is_early.then(|| message.clone());
         Ok(Push { call: self.call_later(message)?, message: kept })
     }
@@ -320,9 +321,8 @@ impl ClientStream {
             let chunk = outgoing.chunks.pop().unwrap_or_default();
             let ends = outgoing.is_closed && outgoing.chunks.is_empty();
             let head = RequestHead::Push { id: self.id, ends, seq: outgoing.next };
-            let mut message = head.encode(chunk.len());
-            message.extend_from_slice(&chunk);
-            outgoing.pushes.push(self.push(message.into(), !outgoing.has_arrived)?);
+            let message = body::behind(head.encode(body::room(chunk.len())), chunk);
+            outgoing.pushes.push(self.push(message, !outgoing.has_arrived)?);
             outgoing.next += 1;
             outgoing.is_over = ends;
         }
@@ -335,7 +335,7 @@ impl ClientStream {
         if let Opening::New { head } = &mut state.opening {
             let message = mem::take(head);
             let (message, holds) = state.outgoing.open(message, self.holding);
-            state.opening = Opening::Sent(self.call(message.into())?);
+            state.opening = Opening::Sent(self.call(message)?);
             if holds {
                 self.hold(state)?;
             }
@@ -501,13 +501,12 @@ impl ClientStream {
 impl Outgoing {
     /// The bytes of the OPEN with its first chunk, and whether the HOLD follows it.
     //= docs/rpc-wire.md#E21
-    fn open(&mut self, mut message: Vec<u8>, holding: Holding) -> (Vec<u8>, bool) {
+    fn open(&mut self, mut head: Vec<u8>, holding: Holding) -> (Body, bool) {
         let chunk = self.chunks.pop().unwrap_or_default();
         self.is_over = self.is_closed && self.chunks.is_empty();
         let holds = holding == Holding::AtOnce || !self.is_over;
-        RequestHead::set_flags(&mut message, self.is_over, holds);
-        message.extend_from_slice(&chunk);
-        (message, holds)
+        RequestHead::set_flags(&mut head, self.is_over, holds);
+        (body::behind(head, chunk), holds)
     }
 }
 
@@ -634,7 +633,8 @@ impl ChunkSource for ClientStream {
     fn end_reading(&self) {
         let mut state = self.state();
         if state.end.is_none() {
-            state.fail(Status::new(Code::Cancelled, "the client has given the call up"));
+            let status = Status::new(Code::Cancelled, "the client has given the call up");
+            state.fail(status);
         }
         let code = state.end.as_ref().map_or(Code::Cancelled, Status::code);
         drop(state);
@@ -685,7 +685,8 @@ impl ChunkSink for ClientStream {
             if in_order {
                 self.send(&mut state);
             } else if state.end.is_none() && !state.outgoing.is_over {
-                state.fail(Status::new(Code::Cancelled, "the client has given the call up"));
+                let status = Status::new(Code::Cancelled, "the client has given the call up");
+                state.fail(status);
             }
         }
         // The other end looks after the messages from now on.

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus::{Bytes, TraceContext};
+use apus::{Body, Bytes, TraceContext};
 use bytes::Buf;
 
 use crate::body::MessageBody;
@@ -163,7 +163,7 @@ impl<'c> UnaryCall<'c> {
 
     /// The message of an attempt. Another one may follow.
     //= docs/rpc-wire.md#E11
-    fn message(&mut self) -> Result<Bytes, Status> {
+    fn message(&mut self) -> Result<Body, Status> {
         let head = self.head.open(self.head.calls.next_id(), true, self.body.room())?;
         Ok(self.body.message(head))
     }

@@ -5,8 +5,9 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{self, Poll, Waker};
 
-use apus::Bytes;
+use apus::{Body, Bytes};
 
+use crate::body;
 use crate::code::Code;
 use crate::context::Context;
 use crate::envelope::{EnvelopeError, EnvelopeLimits, ResponseHead};
@@ -101,13 +102,13 @@ struct ResponseSide {
 /// Answers and wake-ups, which are done without the lock.
 #[derive(Default)]
 struct Effects {
-    answers: Vec<(Incoming, Vec<u8>)>,
+    answers: Vec<(Incoming, Body)>,
     wakers: Vec<Waker>,
 }
 
 impl Effects {
     fn answer(&mut self, request: Incoming, head: &ResponseHead) {
-        self.answers.push((request, head.encode(0)));
+        self.answers.push((request, head.encode(0).into()));
     }
 
     fn wake(&mut self, waker: &mut Option<Waker>) {
@@ -367,13 +368,14 @@ impl ServerStream {
             let end = if outbox.chunks.is_empty() { outbox.end.clone() } else { None };
             let metadata = (!metadata.is_empty()).then_some(metadata);
             let head = ResponseHead { metadata, more: end.is_none(), end };
-            let (mut message, is_end) = answer::bounded(&head, chunk.len(), &self.limits);
-            if is_end == head.end.is_some() {
-                message.extend_from_slice(&chunk);
+            let (message, is_end) = answer::bounded(&head, body::room(chunk.len()), &self.limits);
+            let message = if is_end == head.end.is_some() {
+                body::behind(message, chunk)
             } else {
                 outbox.chunks.clear();
                 self.context.note_end(Code::ResourceExhausted);
-            }
+                message.into()
+            };
             outbox.end_is_sent = is_end;
             effects.answers.push((request, message));
         }

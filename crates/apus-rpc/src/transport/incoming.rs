@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus::{Address, Bytes, Peer, Request, TraceContext};
+use apus::{Address, Body, Bytes, Peer, Request, TraceContext};
 
 use crate::transport::memory::MemoryRequest;
 
@@ -74,14 +74,14 @@ impl Incoming {
         }
     }
 
-    pub(crate) fn reply(self, message: impl Into<Bytes>) -> Result<(), Box<Unsent>> {
+    pub(crate) fn reply(self, message: impl Into<Body>) -> Result<(), Box<Unsent>> {
         match self {
             Self::Network(request) => request.reply(message).map_err(|failed| {
                 let reason = failed.error().to_string();
                 Box::new(Unsent { incoming: Self::Network(failed.into_request()), reason })
             }),
             Self::Memory(request) => {
-                request.reply(message.into());
+                request.reply(message.into().into_bytes());
                 Ok(())
             }
         }

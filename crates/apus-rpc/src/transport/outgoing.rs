@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus::{Address, Bytes, Call, CallFuture, CallOptions, Client, TraceContext};
+use apus::{Address, Body, Bytes, Call, CallFuture, CallOptions, Client, TraceContext};
 
 use crate::blocking::block_on;
 use crate::status::Status;
@@ -35,7 +35,7 @@ pub(crate) struct OutgoingOptions {
 pub(crate) struct OutgoingParts<'c> {
     caller: &'c Caller,
     to: Address,
-    message: Bytes,
+    message: Body,
     options: OutgoingOptions,
 }
 
@@ -49,7 +49,7 @@ impl Caller {
     pub(crate) fn call(
         &self,
         to: Address,
-        message: Bytes,
+        message: Body,
         options: OutgoingOptions,
     ) -> OutgoingParts<'_> {
         OutgoingParts { caller: self, to, message, options }
@@ -78,6 +78,7 @@ impl<'c> OutgoingParts<'c> {
             }
             Caller::Memory(server) => {
                 let OutgoingOptions { deadline, trace } = options;
+                let message = message.into_bytes();
                 let mut call = MemoryCall::new(server, message, deadline, trace);
                 call.deliver();
                 Ok(Started::Memory(call))
@@ -94,7 +95,7 @@ impl<'c> OutgoingParts<'c> {
             }
             Caller::Memory(server) => {
                 let OutgoingOptions { deadline, trace } = options;
-                Outgoing::Memory(MemoryCall::new(server, message, deadline, trace))
+                Outgoing::Memory(MemoryCall::new(server, message.into_bytes(), deadline, trace))
             }
         }
     }
