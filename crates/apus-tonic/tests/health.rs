@@ -9,7 +9,7 @@ use tonic::service::Routes;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use transports::{PORT, Transport, channel_to, node};
+use transports::{PORT, Transport, channel_to, nodes};
 
 fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -24,12 +24,11 @@ fn check(service: &str) -> HealthCheckRequest {
 fn a_client_of_tonic_watches_a_server_of_apus_rpc() {
     for transport in Transport::APUS {
         block_on(async {
-            let (server_node, health) = (node(transport, 1), Health::new());
-            let server = apus_rpc::Server::builder(&server_node).add(health.clone());
+            let (nodes, health) = (nodes(transport), Health::new());
+            let server = apus_rpc::Server::builder(&nodes.server).add(health.clone());
             let server = server.spawner(apus_rpc::tokio::current());
             tokio::spawn(server.serve(PORT, std::future::pending()));
-            let node = node(transport, 2);
-            let mut client = HealthClient::new(channel_to(&server_node, &node).await);
+            let mut client = HealthClient::new(channel_to(&nodes.server, &nodes.client).await);
             let whole = client.check(check("")).await.expect("a response").into_inner();
             assert_eq!(whole.status, 1);
             let error = client.check(check("shop.Calc")).await.expect_err("not known");
@@ -61,12 +60,12 @@ fn a_channel_of_apus_rpc_watches_a_server_of_tonic() {
             let (serving, not_serving) =
                 (tonic_health::ServingStatus::Serving, tonic_health::ServingStatus::NotServing);
             set(serving).await;
-            let server_node = node(transport, 1);
-            let server = apus_rpc::Server::builder(&server_node).add_tower(Routes::new(service));
+            let nodes = nodes(transport);
+            let server = apus_rpc::Server::builder(&nodes.server).add_tower(Routes::new(service));
             let server = server.spawner(apus_rpc::tokio::current());
             tokio::spawn(server.serve(PORT, std::future::pending()));
-            let address = apus::Address::new(server_node.local_addr(), PORT).to_string();
-            let channel = apus_rpc::Channel::builder(&address).node(&node(transport, 2));
+            let address = apus::Address::new(nodes.server.local_addr(), PORT).to_string();
+            let channel = apus_rpc::Channel::builder(&address).node(&nodes.client);
             let channel = channel.health("shop.Calc").connect().await.expect("a server");
             for (status, is_healthy) in [(not_serving, false), (serving, true)] {
                 set(status).await;

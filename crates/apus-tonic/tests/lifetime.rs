@@ -11,7 +11,7 @@ use apus_tonic::{AddTower, Channel, Server, may_have_executed};
 use hello_world::greeter_client::GreeterClient;
 use hello_world::greeter_server::{Greeter, GreeterServer};
 use hello_world::{HelloReply, HelloRequest};
-use transports::{PORT, Transport, channel_to, node};
+use transports::{PORT, Transport, channel_to, node, nodes};
 
 #[allow(warnings, reason = "generated")]
 mod hello_world {
@@ -67,11 +67,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn a_call_that_is_dropped_drops_its_handler() {
     for transport in Transport::APUS {
         block_on(async {
-            let (server, node) = (node(transport, 1), node(transport, 2));
+            let nodes = nodes(transport);
             let waiting = Waiting::default();
             let service = GreeterServer::new(waiting.clone());
-            tokio::spawn(Server::builder().node(&server).add_service(service).serve(PORT));
-            let mut client = GreeterClient::new(channel_to(&server, &node).await);
+            tokio::spawn(Server::builder().node(&nodes.server).add_service(service).serve(PORT));
+            let mut client = GreeterClient::new(channel_to(&nodes.server, &nodes.client).await);
             let call = tokio::spawn(async move { client.say_hello(request()).await });
             waiting.begun.notified().await;
             call.abort();
