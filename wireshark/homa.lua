@@ -243,7 +243,7 @@ local icmp, icmpv6 = Field.new("icmp"), Field.new("icmpv6")
 
 local rpc_proto = Proto("apus_rpc", "Apus RPC")
 
-local REQUEST_KINDS = { [1] = "OPEN", [2] = "PUSH", [3] = "PULL", [4] = "HOLD" }
+local REQUEST_KINDS = { [1] = "OPEN", [2] = "PUSH", [3] = "PULL", [4] = "HOLD", [5] = "CANCEL" }
 
 local CODES = {
     [0] = "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -438,12 +438,12 @@ local function show_response(range, tree, rpc)
     return rpc.path and line .. " " .. rpc.path or line
 end
 
--- Whether a request is an envelope: an OPEN with a path, or a message about a call that was seen, or of the length of a HOLD.
+-- Whether a request is an envelope: an OPEN with a path, or a message about a call that was seen, or of the length of a HOLD or CANCEL.
 local function is_envelope(range, rpc, call_key)
     if range:len() < 11 or range(0, 1):uint() ~= 0xA1 then return false end
     local kind = range(1, 1):uint()
     if kind == 1 then return range:len() > 13 and range(12, 1):uint() == 0x2F or range:len() > 14 and range(13, 1):uint() == 0x2F end
-    if kind == 4 and range:len() == 11 then return true end
+    if (kind == 4 or kind == 5) and range:len() == 11 then return true end
     return REQUEST_KINDS[kind] ~= nil and paths_of_calls[call_key .. " " .. tostring(range(3, 8):bytes())] ~= nil
 end
 

@@ -54,6 +54,7 @@ fn other_requests_have_their_bytes() {
         (RequestHead::Push { id, ends: true, seq: 300 }, "a1 02 01 00 00 00 00 00 00 00 05 ac 02"),
         (RequestHead::Pull { id, seq: 1 }, "a1 03 00 00 00 00 00 00 00 00 05 01"),
         (RequestHead::Hold { id }, "a1 04 00 00 00 00 00 00 00 00 05"),
+        (RequestHead::Cancel { id }, "a1 05 00 00 00 00 00 00 00 00 05"),
     ] {
         assert_eq!(Bytes::from(head.encode(0)), hex(bytes));
         assert_eq!(request(&hex(bytes)), Ok((head, Bytes::new())));
@@ -127,7 +128,7 @@ fn each_violation_has_its_reason() {
         ("a2 01".to_owned(), "other_version"),
         ("a1".to_owned(), "too_short"),
         ("a1 00 00".to_owned(), "unknown_kind"),
-        ("a1 05 00".to_owned(), "unknown_kind"),
+        ("a1 06 00".to_owned(), "unknown_kind"),
         ("a1 01 00 00".to_owned(), "too_short"),
         (open("04 2f 61"), "too_short"),
         (open("84 00 2f"), "bad_varint"),
@@ -213,6 +214,7 @@ fn request_head() -> impl Strategy<Value = RequestHead> {
         any::<(u64, bool, u64)>().prop_map(|(id, ends, seq)| RequestHead::Push { id, ends, seq }),
         any::<(u64, u64)>().prop_map(|(id, seq)| RequestHead::Pull { id, seq }),
         any::<u64>().prop_map(|id| RequestHead::Hold { id }),
+        any::<u64>().prop_map(|id| RequestHead::Cancel { id }),
     ]
 }
 
@@ -257,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_or_are_refused(mut bytes in vec(any::<u8>(), 0..300), kind in 1..5_u8) {
+    fn any_bytes_decode_or_are_refused(mut bytes in vec(any::<u8>(), 0..300), kind in 1..6_u8) {
         for (place, value) in [0xA1, kind].into_iter().enumerate() {
             if let Some(byte) = bytes.get_mut(place) {
                 *byte = value;

@@ -19,10 +19,11 @@ impl Numbers {
         (z ^ (z >> 31)) % below
     }
 
-    /// A message about one of four calls. One in eight has a changed byte, and one in eight is cut.
-    fn message(&mut self) -> Vec<u8> {
-        let id = self.next(4);
-        let head = match self.next(6) {
+    /// A message about one of four calls of a group, or of the group before it: an id that is over is none of another call. One in eight
+    /// has a changed byte, and one in eight is cut.
+    fn message(&mut self, group: u64) -> Vec<u8> {
+        let id = 4 * (group + u64::from(self.next(8) > 0)) + self.next(4);
+        let head = match self.next(7) {
             0 | 1 => {
                 let path = ["/a.B/Echo", "/a.B/Unary", "/a.B/None"][self.next(3) as usize];
                 let (ends, holds) = (self.next(2) == 0, self.next(2) == 0);
@@ -31,6 +32,7 @@ impl Numbers {
             }
             2 => RequestHead::Hold { id },
             3 => RequestHead::Pull { id, seq: self.next(6) },
+            4 if self.next(4) == 0 => RequestHead::Cancel { id },
             _ => RequestHead::Push { id, ends: self.next(8) == 0, seq: self.next(6) },
         };
         let mut message = head.encode(0);
@@ -90,7 +92,7 @@ fn any_messages_cost_the_sender_its_calls_only() {
         let mut numbers = Numbers(seed);
         let client = node().client().expect("a client");
         for cookie in 0..400 {
-            send(&client, &served, numbers.message(), cookie);
+            send(&client, &served, numbers.message(cookie / 40), cookie);
         }
         check(&served);
         // Its outstanding calls are given up.

@@ -634,6 +634,58 @@ fn chunks_have_at_most_64_kib_or_one_message() {
     assert!(head.more && chunk.len() <= 64 << 10, "{} bytes", chunk.len());
 }
 
+/// A stream whose client waits for its response in one message, and gives it up when the first of many is on its way.
+#[test]
+fn a_call_that_is_given_up_before_its_client_holds_it_ends_at_once() {
+    //= docs/rpc-wire.md#E29
+    let (sender, dropped) = mpsc::channel();
+    let (sender, answered) = (Mutex::new(sender), Arc::new(Semaphore::new(0)));
+    let announce = Arc::clone(&answered);
+    let served = served(|server| {
+        let server = server.stream("/a.B/Endless", move |_, _: Streaming, mut to: StreamSender| {
+            let guard = Guard(sender.lock().expect("no panic").clone());
+            let announce = Arc::clone(&announce);
+            async move {
+                let _guard = guard;
+                to.send_raw("hello".into()).await?;
+                // The end of this poll answers the OPEN.
+                futures_lite::future::yield_now().await;
+                announce.add_permits(1);
+                future::pending::<()>().await;
+                Ok(())
+            }
+        });
+        // Nothing but the client ends the call.
+        server.hold_within(Duration::from_secs(86_400))
+    });
+    for is_read in [false, true] {
+        let call = served.channel.stream("/a.B/Endless").start_raw("x".into(), true);
+        let (none, mut responses) = call.expect("sent");
+        assert!(none.is_none());
+        block_on(answered.acquire()).expect("open").forget();
+        if is_read {
+            let chunk = block_on(future::poll_fn(|task| responses.poll_chunk(task)));
+            assert_eq!(chunk.expect("a chunk").expect("a chunk"), "hello");
+        }
+        drop(responses);
+        dropped.recv_timeout(Duration::from_secs(60)).expect("the handler is dropped");
+    }
+}
+
+#[test]
+fn a_call_that_was_cancelled_before_it_arrives_does_not_begin() {
+    //= docs/rpc-wire.md#E29
+    let (served, dropped, begun) = endless();
+    let raw = Raw::of(served);
+    assert_eq!(code(raw.call(&RequestHead::Cancel { id: 5 }, b"")), Code::Cancelled);
+    let head = answer(raw.open("/a.B/Endless", true, b"")).0;
+    let end = head.end.expect("an end");
+    assert_eq!((end.code(), end.may_have_executed()), (Code::Cancelled, false));
+    drop(raw);
+    assert_eq!(begun.available_permits(), 0);
+    assert!(dropped.try_recv().is_err(), "no handler");
+}
+
 #[test]
 fn a_call_that_no_request_holds_ends() {
     //= docs/rpc-wire.md#E27

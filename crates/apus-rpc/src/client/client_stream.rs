@@ -16,6 +16,7 @@ use crate::client::call_head::{CallHead, options};
 use crate::client::calls::ChannelParts;
 use crate::client::endpoint_state::InFlight;
 use crate::client::failure::EndpointOutcome;
+use crate::client::task_thread::UPKEEP;
 use crate::client::tried::Tried;
 use crate::code::Code;
 use crate::envelope::{EnvelopeError, RequestHead, ResponseHead};
@@ -27,7 +28,7 @@ use crate::streaming::in_order::{InOrder, SeqPlace};
 use crate::streaming::reader::ChunkSource;
 use crate::streaming::sender::ChunkSink;
 use crate::timer::{Sleep, sleep};
-use crate::transport::Started;
+use crate::transport::{OutgoingOptions, Started};
 
 /// PUSHes, and PULLs, that are under way at a time.
 //= docs/rpc-wire.md#E24
@@ -43,6 +44,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Time for which a CANCEL is sent. A server without it gives the call up after this time.
+//= docs/rpc-wire.md#E27
+const CANCEL_FOR: Duration = Duration::from_secs(10);
 
 /// A call with streams.
 pub(crate) struct ClientStream {
@@ -77,6 +82,8 @@ struct StreamState {
     hold: Option<Started>,
     /// A HOLD was sent.
     is_held: bool,
+    /// The OPEN may have been answered with MORE, and the server may not have a HOLD: nothing stands for the call then.
+    may_be_unheld: bool,
     /// The status of the call, [`Code::Ok`] after a response in order.
     end: Option<Status>,
 }
@@ -218,6 +225,7 @@ impl ClientStream {
             incoming,
             hold: None,
             is_held: false,
+            may_be_unheld: false,
             end: None,
         });
         let ends = Arc::new(Ends::default());
@@ -246,7 +254,7 @@ impl ClientStream {
         state.outgoing.is_closed = is_last;
         match self.open(&mut state) {
             Ok(()) => self.send(&mut state),
-            Err(status) => state.fail(status),
+            Err(status) => self.fail_call(&mut state, status),
         }
     }
 
@@ -300,7 +308,30 @@ impl ClientStream {
         if state.end.is_none()
             && let Err(status) = self.try_send(state)
         {
-            state.fail(status);
+            self.fail_call(state, status);
+        }
+    }
+
+    /// Ends the call with an error of this side or of the transport.
+    #[cold]
+    fn fail_call(&self, state: &mut StreamState, status: Status) {
+        let is_unheld = state.may_be_unheld && state.end.is_none();
+        state.fail(status);
+        if is_unheld {
+            self.cancel();
+        }
+    }
+
+    /// Notifies the server that the call is given up: the answer to its OPEN may be under way, and a HOLD that is given up before the
+    /// server has taken it was none.
+    //= docs/rpc-wire.md#E29
+    #[cold]
+    fn cancel(&self) {
+        let message = RequestHead::Cancel { id: self.id }.encode(0).into();
+        let options = OutgoingOptions { deadline: Some(CANCEL_FOR), trace: None };
+        let call = self.calls.caller.call(self.flight.address(), message, options);
+        if let Ok(sent) = call.start() {
+            UPKEEP.spawn(sent).detach();
         }
     }
 
@@ -336,6 +367,7 @@ impl ClientStream {
             let message = mem::take(head);
             let (message, holds) = state.outgoing.open(message, self.holding);
             state.opening = Opening::Sent(self.call(message)?);
+            state.may_be_unheld = !holds;
             if holds {
                 self.hold(state)?;
             }
@@ -380,7 +412,7 @@ impl ClientStream {
             match moved.and_then(|()| self.take_answers(state)) {
                 Ok(true) => self.ends.is_due.store(true, Ordering::SeqCst),
                 Ok(false) => {}
-                Err(status) => state.fail(status),
+                Err(status) => self.fail_call(state, status),
             }
         }
     }
@@ -388,7 +420,7 @@ impl ClientStream {
     /// Sends the OPEN, because the server may speak first, and moves the call on.
     fn open_and_advance(&self, state: &mut StreamState) {
         if let Err(status) = self.open(state) {
-            state.fail(status);
+            self.fail_call(state, status);
         }
         self.advance(state);
     }
@@ -401,6 +433,7 @@ impl ClientStream {
             && let Poll::Ready(result) = Pin::new(call).poll(&mut task)
         {
             state.opening = Opening::Answered;
+            state.may_be_unheld &= result.is_ok();
             let answer = self.decode(result);
             self.note_answer(&answer);
             let (head, chunk) = answer?;
@@ -540,6 +573,7 @@ impl StreamState {
         }
         incoming.has_more = head.end.is_none();
         if let Some(end) = head.end {
+            self.may_be_unheld = false;
             self.end(end);
         }
     }
@@ -576,7 +610,7 @@ impl ChunkSource for ClientStream {
             if state.end.is_none()
                 && let Err(status) = self.pull(&mut state)
             {
-                state.fail(status);
+                self.fail_call(&mut state, status);
             }
             return Poll::Ready(Some(Ok(chunk)));
         }
@@ -621,7 +655,7 @@ impl ChunkSource for ClientStream {
         let mut state = self.state();
         let is_new = state.end.is_none();
         if is_new {
-            state.fail(status.clone());
+            self.fail_call(&mut state, status.clone());
         }
         drop(state);
         self.observed.end(status.code());
@@ -634,7 +668,7 @@ impl ChunkSource for ClientStream {
         let mut state = self.state();
         if state.end.is_none() {
             let status = Status::new(Code::Cancelled, "the client has given the call up");
-            state.fail(status);
+            self.fail_call(&mut state, status);
         }
         let code = state.end.as_ref().map_or(Code::Cancelled, Status::code);
         drop(state);
@@ -686,7 +720,7 @@ impl ChunkSink for ClientStream {
                 self.send(&mut state);
             } else if state.end.is_none() && !state.outgoing.is_over {
                 let status = Status::new(Code::Cancelled, "the client has given the call up");
-                state.fail(status);
+                self.fail_call(&mut state, status);
             }
         }
         // The other end looks after the messages from now on.

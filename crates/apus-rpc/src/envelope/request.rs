@@ -38,6 +38,11 @@ pub enum RequestHead {
         /// The call.
         id: u64,
     },
+    /// Gives the call up when no other message stands for it.
+    Cancel {
+        /// The call.
+        id: u64,
+    },
 }
 
 /// The head of an OPEN.
@@ -59,6 +64,7 @@ const OPEN: u8 = 1;
 const PUSH: u8 = 2;
 const PULL: u8 = 3;
 const HOLD: u8 = 4;
+const CANCEL: u8 = 5;
 
 /// Flag of OPEN and PUSH.
 const END: u8 = 1;
@@ -85,7 +91,7 @@ impl RequestHead {
     ) -> Result<(Self, Bytes), EnvelopeError> {
         let mut reader = HeadReader::begin(message, limits.head)?;
         let kind = reader.byte()?;
-        if !(OPEN..=HOLD).contains(&kind) {
+        if !(OPEN..=CANCEL).contains(&kind) {
             return Err(EnvelopeError::UnknownKind { kind });
         }
         //= docs/rpc-wire.md#E4
@@ -100,14 +106,15 @@ impl RequestHead {
             }
             PUSH => Self::Push { id, ends, seq: reader.varint()? },
             PULL => Self::Pull { id, seq: reader.varint()? },
-            _ => Self::Hold { id },
+            HOLD => Self::Hold { id },
+            _ => Self::Cancel { id },
         };
         Ok((head, reader.chunks()))
     }
 
-    /// Whether a message is a PUSH, PULL or HOLD of this version, as far as its first bytes say.
+    /// Whether a message is a PUSH, PULL, HOLD or CANCEL of this version, as far as its first bytes say.
     pub(crate) fn is_about_stream(message: &[u8]) -> bool {
-        matches!(message, [FIRST_BYTE, PUSH..=HOLD, ..])
+        matches!(message, [FIRST_BYTE, PUSH..=CANCEL, ..])
     }
 
     /// The id of an OPEN that other messages of its call follow, whatever the rest of it is.
@@ -130,6 +137,7 @@ impl RequestHead {
             Self::Push { id, ends, .. } => (PUSH, *ends, *id),
             Self::Pull { id, .. } => (PULL, false, *id),
             Self::Hold { id } => (HOLD, false, *id),
+            Self::Cancel { id } => (CANCEL, false, *id),
         };
         let seq = match self {
             Self::Push { seq, .. } | Self::Pull { seq, .. } => Some(*seq),
@@ -263,7 +271,7 @@ mod tests {
                 let short = (0..length).find_map(|end| PlainOpen::read(&message[..end], &limits));
                 assert!(short.is_none());
             }
-            for (place, byte) in [(0, 0xA2), (0, 0xB1), (1, 2), (1, 5)] {
+            for (place, byte) in [(0, 0xA2), (0, 0xB1), (1, 2), (1, 6)] {
                 let mut other = message.clone();
                 other[place] = byte;
                 assert!(PlainOpen::read(&other, &limits).is_none());

@@ -253,6 +253,11 @@ impl ServerStream {
         effects.act();
     }
 
+    /// The client has given the call up.
+    pub(crate) fn cancel(&self) {
+        self.context.cancel();
+    }
+
     /// Ends the response with the result of the handler.
     pub(crate) fn finish(&self, mut status: Status) {
         let trailers = self.context.take_trailers();

@@ -151,6 +151,11 @@ impl StreamTable {
                 let text = "another call of this client has the id";
                 return Err(Status::new(Code::Internal, text).not_executed());
             }
+            //= docs/rpc-wire.md#E29
+            if state.over.known.contains(&key) {
+                let text = "the client has given the call up";
+                return Err(Status::new(Code::Cancelled, text).not_executed());
+            }
             let count = state.peers.entry(from.host).or_default();
             //= docs/rpc-wire.md#E28
             if *count >= self.per_peer {
@@ -195,13 +200,17 @@ impl StreamTable {
         request: Incoming,
         spawner: &dyn Spawn,
     ) {
-        let (RequestHead::Push { id, .. }
-        | RequestHead::Pull { id, .. }
-        | RequestHead::Hold { id }) = head
-        else {
-            return;
-        };
         let from = request.from();
+        let id = match head {
+            RequestHead::Push { id, .. }
+            | RequestHead::Pull { id, .. }
+            | RequestHead::Hold { id } => id,
+            RequestHead::Cancel { id } => {
+                self.cancel(from, id);
+                return unknown(request);
+            }
+            RequestHead::Open(_) => return,
+        };
         let mut state = self.state();
         if let Some(stream) = state.streams.get(&(from, id)).cloned() {
             drop(state);
@@ -228,6 +237,16 @@ impl StreamTable {
         state.next += 1;
         drop(state);
         spawner.spawn(Box::pin(Arc::clone(self).watch_early(from, number, held)));
+    }
+
+    /// Gives a call up that no request may stand for.
+    //= docs/rpc-wire.md#E29
+    fn cancel(&self, from: Address, id: u64) {
+        let stream = self.state().streams.get(&(from, id)).cloned();
+        match stream {
+            Some(stream) => stream.cancel(),
+            None => self.note_over(from, id),
+        }
     }
 
     /// Waits until a message has its stream, is given up, or has waited long enough.
