@@ -20,6 +20,7 @@
 //! | for | items |
 //! |---|---|
 //! | clients | [`Channel`]; [`may_have_executed`] before a call is repeated |
+//! | clients of Google's crate `grpc` | [`Channel`] with the feature `grpc` |
 //! | servers | [`Server`], [`ServerBuilder`], [`Serving`], [`ServerEnd`] |
 //! | services beside methods of `apus-rpc` | [`AddTower`] |
 //! | the client of a request | [`ApusConnectInfo`] |
@@ -53,6 +54,7 @@
 //!
 //! None is on by default. Each only adds to the API.
 //!
+//! * `grpc`: a [`Channel`] is a `grpc::client::Invoke`, for clients of the crate `grpc`, Google's gRPC for Rust.
 //! * `metrics`: the histograms of `apus-rpc` for a recorder of the crate `metrics`. Methods that have answered without an error have
 //!   their path in the histogram of requests, up to 1,000 methods of a server.
 //! * `transport`: the same services also over TCP (`ServerBuilder::also_tcp`), and `remote_addr` of requests. Without it, neither hyper
@@ -66,6 +68,8 @@ mod channel;
 mod connect_info;
 mod handler;
 mod headers;
+#[cfg(feature = "grpc")]
+mod invoke;
 mod known_methods;
 mod server;
 mod status;
@@ -75,6 +79,8 @@ pub use apus_rpc::ConnectError;
 pub use channel::{Channel, ResponseFuture};
 pub use connect_info::ApusConnectInfo;
 pub use handler::AddTower;
+#[cfg(feature = "grpc")]
+pub use invoke::{GrpcRequests, GrpcResponses};
 pub use server::{ServeError, Server, ServerBuilder, ServerEnd, Services, ServicesFuture, Serving};
 pub use status::may_have_executed;
 
