@@ -11,6 +11,7 @@ mod daemon;
 mod demo;
 mod deploy;
 mod doctor;
+mod documented;
 mod emulated;
 mod exit_codes;
 mod installed;
@@ -29,6 +30,8 @@ mod run;
 mod run_differ;
 mod run_trust;
 mod run_waits;
+#[path = "../../src/samples/shell.rs"]
+mod shell;
 mod shown;
 mod simulated;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
