@@ -712,6 +712,12 @@ impl Engine {
         for waiter in &self.mail.wakes {
             self.leadership.unfollow(waiter.id());
         }
+        // It may be in a call of the application that does not turn the engine, so it stays among those that can get the lead.
+        if self.mail.take_unclaimed()
+            && let Some(event_loop) = self.leadership.event_loop()
+        {
+            self.mail.wakes.push(Waiter::Thread(event_loop));
+        }
     }
 
     /// All calls and requests have ended, and everything was handed over.

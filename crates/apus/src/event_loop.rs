@@ -26,6 +26,9 @@ mod in_tokio;
 /// [`turn`](Self::turn) when the descriptor is readable. In this call tasks are woken and responses come into the queues of their
 /// clients. With the feature `tokio`, `EventLoop::drive` does this.
 ///
+/// Other operations, such as a look at another queue or a call of a port of the same node, may bring messages as well. The descriptor
+/// becomes readable if no thread or task waits for such a message, so a loop that takes all messages after each turn misses none.
+///
 /// Threads that wait in blocking functions of the node turn the engine themselves meanwhile, as without an event loop. Nothing hangs if
 /// no thread watches the descriptor, or if the thread of the loop computes: what has arrived waits for at most twice the
 /// setting `suspend_timeout` (10 ms), then the background thread turns the engine until the loop calls again.

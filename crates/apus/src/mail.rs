@@ -151,8 +151,12 @@ pub(crate) struct Mail {
     calls: Slab<CallKey, CallSlot>,
     /// By [`SocketKey::index`].
     boxes: Vec<Option<Mailbox>>,
-    /// Mailboxes with sleepers that got messages since [`Mail::settle`].
+    /// Mailboxes with sleepers that got messages since [`Mail::settle`]; with an event loop, all mailboxes.
     touched: Vec<SocketKey>,
+    /// An event loop takes messages without a waiter.
+    pub(crate) has_event_loop: bool,
+    /// A message was left without a waiter, since [`Mail::take_unclaimed`].
+    unclaimed: bool,
     /// Mailboxes whose undelivered responses have changed since [`Mail::report_backlog`].
     changed: Vec<SocketKey>,
     /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
@@ -181,6 +185,8 @@ impl Mail {
             calls: Slab::new(),
             boxes: Vec::new(),
             touched: Vec::new(),
+            has_event_loop: false,
+            unclaimed: false,
             changed: Vec::new(),
             handled: Vec::new(),
             wakes: Vec::new(),
@@ -540,7 +546,9 @@ impl Mail {
             return;
         }
         if !mailbox.touched
-            && (!mailbox.waiters.receivers.is_empty() || mailbox.cross_shard.is_some())
+            && (!mailbox.waiters.receivers.is_empty()
+                || mailbox.cross_shard.is_some()
+                || self.has_event_loop)
         {
             mailbox.touched = true;
             self.touched.push(socket);
@@ -611,8 +619,15 @@ impl Mail {
                 self.all.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
+            self.unclaimed |= self.has_event_loop && mailbox.queue.len() > mailbox.waiters.coming;
             mailbox.note(&mut self.wakes);
         }
+    }
+
+    /// Whether an event loop must be notified of a message, because no thread or task waits for it.
+    #[inline]
+    pub(crate) fn take_unclaimed(&mut self) -> bool {
+        mem::take(&mut self.unclaimed)
     }
 
     /// Chooses all waiters of all calls and sockets.

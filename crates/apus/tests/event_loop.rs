@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crate::pair;
-use crate::pair::{Pair, acquaint, pair, pattern, serve_echo};
+use crate::pair::{Pair, acquaint, pair, pattern, serve_echo, wait_until};
 use apus::{CallError, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node, Port};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
@@ -81,6 +81,31 @@ fn a_program_that_watches_the_descriptor_needs_no_background_thread() {
         assert_eq!((response.cookie, response.result.unwrap()), (number, body.into()));
     }
     assert_eq!(pair.client_node.stats().delivery.background_turns, turned_before);
+}
+
+/// A look at one queue turns the engine, and so does an operation of another thread: messages for other queues arrive meanwhile.
+#[test]
+fn messages_that_arrive_between_two_turns_make_the_descriptor_readable() {
+    let pair = pair(Delivery::suspend().with_suspend_timeout(NEVER));
+    serve_echo(&pair.service);
+    acquaint_by_calls(&pair);
+    let [first, second] = [(); 2].map(|()| pair.client_node.client().unwrap());
+    let event_loop = pair.client_node.event_loop().unwrap();
+    let mut watched = [PollFd::new(event_loop.as_fd(), PollFlags::POLLIN)];
+    for number in 0..50 {
+        while poll(&mut watched, PollTimeout::ZERO).unwrap() == 1 {
+            event_loop.turn();
+        }
+        let before = pair.client_node.stats().delivery.messages;
+        first.send(pair.address, "hello", number, Flush::Now).unwrap();
+        wait_until("the second client receives the response to the first", || {
+            assert!(second.try_recv().is_err());
+            pair.client_node.stats().delivery.messages > before
+        });
+        assert_eq!(poll(&mut watched, PollTimeout::ZERO).unwrap(), 1, "response {number}");
+        event_loop.turn();
+        assert_eq!(first.try_recv().unwrap().cookie, number);
+    }
 }
 
 /// The nodes know each other.

@@ -149,6 +149,7 @@ impl Shared {
         if !engine.leadership.add_event_loop(me.id(), Arc::clone(me), descriptor) {
             return Err(EventLoopError::InUse);
         }
+        engine.mail.has_event_loop = true;
         drop(engine);
         Ok(self.turn_in_event_loop(me)?)
     }
@@ -183,6 +184,7 @@ impl Shared {
         let Ok(mut engine) = self.enter() else { return };
         let leaving = if engine.mail.tasks_wait() { Leaving::Wanted } else { Leaving::Away };
         let woken = engine.leadership.remove_event_loop(id, leaving);
+        engine.mail.has_event_loop = false;
         engine.mail.wakes.extend(woken.into_iter().flatten().map(Waiter::Thread));
         engine.transmit_due(clock::now());
     }
@@ -199,6 +201,8 @@ fn run_tasks(engine: &mut Engine, me: &Parker, look: Look) -> Look {
 /// The event loop has looked and sleeps.
 fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) -> Look {
     engine.settle();
+    // The calling thread looks for the messages of this turn itself.
+    engine.mail.wakes.retain(|waiter| waiter.id() != me.id());
     end_wait(&mut engine, now);
     let waits = &mut engine.mail.task_waits;
     if let Some((began, _)) = waits.polling.take() {
