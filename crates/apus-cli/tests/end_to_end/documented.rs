@@ -226,8 +226,10 @@ impl Package {
     fn has_target(&self, directory: &str, key: &str, name: &str) -> bool {
         let path = self.directory.join(directory);
         let entries = self.manifest.get(key).and_then(Value::as_array).into_iter().flatten();
-        path.join(format!("{name}.rs")).exists()
-            || path.join(name).join("main.rs").exists()
+        let finds = self.manifest["package"].get(format!("auto{directory}").as_str());
+        let finds = finds.and_then(Value::as_bool) != Some(false);
+        finds && path.join(format!("{name}.rs")).exists()
+            || finds && path.join(name).join("main.rs").exists()
             || entries.into_iter().any(|it| it.get("name").and_then(Value::as_str) == Some(name))
     }
 
