@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use toml::{Table, Value};
@@ -228,8 +228,8 @@ impl Package {
         let entries = self.manifest.get(key).and_then(Value::as_array).into_iter().flatten();
         let finds = self.manifest["package"].get(format!("auto{directory}").as_str());
         let finds = finds.and_then(Value::as_bool) != Some(false);
-        finds && path.join(format!("{name}.rs")).exists()
-            || finds && path.join(name).join("main.rs").exists()
+        let is_file = path.join(format!("{name}.rs")).exists();
+        (finds && (is_file || path.join(name).join("main.rs").exists()))
             || entries.into_iter().any(|it| it.get("name").and_then(Value::as_str) == Some(name))
     }
 
@@ -352,7 +352,8 @@ fn quick_commands_run() {
 fn run_in(directory: &Directory, run: &Run, words: &[String]) -> Option<String> {
     for word in words.iter().filter(|word| word.starts_with("docs/")) {
         let to = directory.file(word);
-        fs::create_dir_all(to.parent().unwrap_or(Path::new(""))).expect("the directory is ours");
+        fs::create_dir_all(to.parent().expect("a file has a directory"))
+            .expect("the directory is ours");
         let from = root().join(word);
         if from.is_file() {
             fs::copy(from, to).expect("the directory is ours");
