@@ -43,8 +43,8 @@ impl<M: Message> SendMessage for ProstMessage<M> {
 }
 
 impl<M: Message + Default> RecvMessage for ProstMessage<M> {
-    fn decode(&mut self, mut data: &mut dyn Buf) -> Result<(), String> {
-        self.0 = M::decode(&mut data).map_err(|error| error.to_string())?;
+    fn decode(&mut self, data: &mut dyn Buf) -> Result<(), String> {
+        self.0 = M::decode(data).map_err(|error| error.to_string())?;
         Ok(())
     }
 }
@@ -73,7 +73,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let address = apus::Address::new(node.local_addr(), 4000);
     let channel = apus_tonic::Channel::connect(&address.to_string()).await?;
-    let reply = say_hello(&channel, HelloRequest { name: "Ada".to_owned() }).await?;
-    println!("{}", reply.message);
+    match say_hello(&channel, HelloRequest { name: "Ada".to_owned() }).await {
+        Ok(reply) => println!("{}", reply.message),
+        Err(status) => println!("{status:?}"),
+    }
     Ok(())
 }

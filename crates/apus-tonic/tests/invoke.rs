@@ -38,8 +38,8 @@ impl<M: Message> SendMessage for Sent<M> {
 struct Received<M>(M);
 
 impl<M: Message + Default> RecvMessage for Received<M> {
-    fn decode(&mut self, mut data: &mut dyn Buf) -> Result<(), String> {
-        self.0 = M::decode(&mut data).map_err(|error| error.to_string())?;
+    fn decode(&mut self, data: &mut dyn Buf) -> Result<(), String> {
+        self.0 = M::decode(data).map_err(|error| error.to_string())?;
         Ok(())
     }
 }
