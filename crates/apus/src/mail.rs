@@ -151,10 +151,10 @@ pub(crate) struct Mail {
     calls: Slab<CallKey, CallSlot>,
     /// By [`SocketKey::index`].
     boxes: Vec<Option<Mailbox>>,
-    /// Mailboxes with sleepers that got messages since [`Mail::settle`]; with an event loop, all mailboxes.
+    /// Mailboxes with sleepers that got messages since [`Mail::settle`]; beside an event loop that sleeps, all mailboxes.
     touched: Vec<SocketKey>,
-    /// An event loop takes messages without a waiter.
-    pub(crate) has_event_loop: bool,
+    /// An event loop sleeps, which is notified of messages without a waiter. One that is awake looks again before it sleeps.
+    pub(crate) event_loop_sleeps: bool,
     /// A message was left without a waiter, since [`Mail::take_unclaimed`].
     unclaimed: bool,
     /// Mailboxes whose undelivered responses have changed since [`Mail::report_backlog`].
@@ -185,7 +185,7 @@ impl Mail {
             calls: Slab::new(),
             boxes: Vec::new(),
             touched: Vec::new(),
-            has_event_loop: false,
+            event_loop_sleeps: false,
             unclaimed: false,
             changed: Vec::new(),
             handled: Vec::new(),
@@ -548,7 +548,7 @@ impl Mail {
         if !mailbox.touched
             && (!mailbox.waiters.receivers.is_empty()
                 || mailbox.cross_shard.is_some()
-                || self.has_event_loop)
+                || self.event_loop_sleeps)
         {
             mailbox.touched = true;
             self.touched.push(socket);
@@ -619,7 +619,8 @@ impl Mail {
                 self.all.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
-            self.unclaimed |= self.has_event_loop && mailbox.queue.len() > mailbox.waiters.coming;
+            self.unclaimed |=
+                self.event_loop_sleeps && mailbox.queue.len() > mailbox.waiters.coming;
             mailbox.note(&mut self.wakes);
         }
     }

@@ -149,7 +149,7 @@ impl Shared {
         if !engine.leadership.add_event_loop(me.id(), Arc::clone(me), descriptor) {
             return Err(EventLoopError::InUse);
         }
-        engine.mail.has_event_loop = true;
+        engine.mail.event_loop_sleeps = true;
         drop(engine);
         Ok(self.turn_in_event_loop(me)?)
     }
@@ -173,7 +173,7 @@ impl Shared {
         if !leads {
             return Ok(sleep(engine, me, now, received));
         }
-        engine.settle();
+        settle(&mut engine, me);
         end_wait(&mut engine, now);
         let woke = wakes_task_of_this_thread(&engine);
         Ok(run_tasks(&mut engine, me, Look { received, woke, now, ..Look::ASLEEP }))
@@ -184,14 +184,27 @@ impl Shared {
         let Ok(mut engine) = self.enter() else { return };
         let leaving = if engine.mail.tasks_wait() { Leaving::Wanted } else { Leaving::Away };
         let woken = engine.leadership.remove_event_loop(id, leaving);
-        engine.mail.has_event_loop = false;
+        engine.mail.event_loop_sleeps = false;
         engine.mail.wakes.extend(woken.into_iter().flatten().map(Waiter::Thread));
         engine.transmit_due(clock::now());
     }
 }
 
+/// Chooses the threads and tasks to be woken, but not the event loop.
+fn settle(engine: &mut Engine, me: &Parker) {
+    engine.settle();
+    forget(engine, me);
+}
+
+/// The calling thread looks for the messages of this turn itself.
+fn forget(engine: &mut Engine, me: &Parker) {
+    engine.mail.wakes.retain(|waiter| waiter.id() != me.id());
+}
+
 /// The event loop has looked and stays awake while tasks run.
 fn run_tasks(engine: &mut Engine, me: &Parker, look: Look) -> Look {
+    engine.mail.event_loop_sleeps = false;
+    forget(engine, me);
     if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
         engine.mail.wakes.push(Waiter::Thread(background));
     }
@@ -200,9 +213,8 @@ fn run_tasks(engine: &mut Engine, me: &Parker, look: Look) -> Look {
 
 /// The event loop has looked and sleeps.
 fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) -> Look {
-    engine.settle();
-    // The calling thread looks for the messages of this turn itself.
-    engine.mail.wakes.retain(|waiter| waiter.id() != me.id());
+    settle(&mut engine, me);
+    engine.mail.event_loop_sleeps = true;
     end_wait(&mut engine, now);
     let waits = &mut engine.mail.task_waits;
     if let Some((began, _)) = waits.polling.take() {
